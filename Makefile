@@ -1,0 +1,34 @@
+# `make demo` and `make test` set up all they need, in .venv, from a machine that has only Python.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test test-all lint bench clean
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+test: $(READY) lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(READY) lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Cost of the losses and of a step: tables, no judgement.
+bench: $(READY)
+	$(BIN)/python benchmarks/cost.py
+
+# torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(READY)
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,273 @@
+"""`adapt`: a network that goes on learning from the images it is asked to classify."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wildtta import files
+from wildtta.core import tree
+from wildtta.core.guards import Outcome, guard_named
+from wildtta.core.method import Method
+from wildtta.core.tree import State
+from wildtta.methods import build, recipe
+from wildtta.network import Network
+from wildtta.runners import eager
+from wildtta.source import Fisher, Region
+
+__all__ = ["Adapter", "Report", "adapt"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an adapter has done since it was made or reset.
+
+    Attributes:
+        seen: images predicted and offered for learning.
+        selected: images that taught.
+        updates: steps that moved the parameters.
+        resets: how often a guard set the stream back.
+        skipped: batches whose loss, gradient or prediction was not finite; they were predicted and changed nothing.
+        loss: of the last step that taught; NaN before the first.
+    """
+
+    seen: int
+    selected: int
+    updates: int
+    resets: int
+    skipped: int
+    loss: float
+
+
+def adapt(
+    network: nn.Module,
+    method: str | Callable[[Network], Method] = "recap",
+    *,
+    guard: str | None = None,
+    seed: int = 0,
+    head: str | None = None,
+    kind: str | None = None,
+    layers: Iterable[str] | None = None,
+    **hyperparameters: Any,
+) -> Adapter:
+    """Make a network that adapts itself to the images it predicts.
+
+    Args:
+        network: any classifier whose last layer is affine. It is copied; the original is never changed.
+        method: the name of a method (`wildtta.methods()` lists them), or a function that composes one from a `Network`.
+        guard: "collapse" lets the collapse guard watch over the stream.
+        seed: of the method's random numbers (DeYO's patches).
+        head: the name of the last affine layer, where it is not found by itself.
+        kind: "resnet" or "vit": whose published defaults apply, where the guess is wrong.
+        layers: the names of the layers that adapt, instead of those that the method chooses.
+        hyperparameters: of the method, by name; its docstring lists them. ReCAP needs `region`, EATA needs `fisher`.
+
+    >>> import torch, wildtta
+    >>> network = torch.nn.Sequential(
+    ...     torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.ReLU(),
+    ...     torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 10),
+    ... )
+    >>> region = wildtta.Region.estimate(network, torch.randn(64, 3, 16, 16))
+    >>> adapter = wildtta.adapt(network, "recap", region=region)
+    >>> logits = adapter(torch.randn(8, 3, 16, 16))
+    >>> adapter.report.seen
+    8
+    """
+    with torch.inference_mode(False):
+        view = Network(network, head=head, kind=kind, layers=layers)
+        if callable(method):
+            if hyperparameters:
+                raise TypeError(
+                    f"hyper-parameters {list(hyperparameters)} were given beside a composed method; compose it with them"
+                )
+            composed, name = method(view), getattr(method, "__name__", "custom")
+        else:
+            composed, name = build(view, method, hyperparameters), method
+            hyperparameters = recipe(method).hyperparameters | hyperparameters
+        if guard is not None:
+            composed.guards.append(guard_named(guard))
+        return Adapter(view, composed, name=name, seed=seed, settings={"guard": guard, **hyperparameters})
+
+
+class Adapter(nn.Module):
+    """A classifier that learns while it predicts. Made by `adapt`.
+
+    `logits = adapter(images)` predicts a batch with the parameters as they are, then takes one step. It works inside
+    `torch.no_grad()`, `torch.inference_mode()` and autocast; dropout and stochastic depth stay off.
+
+    Attributes:
+        state: all that the stream has learnt, as one nested dict of tensors. It is replaced, never changed in place.
+        outcome: what the last step did: which images taught (`outcome.mask`), the loss, ….
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        method: Method,
+        *,
+        name: str = "custom",
+        seed: int = 0,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if method.batch_statistics:
+            network.use_batch_statistics()
+        self.network = network
+        self.method = method
+        self.name = name
+        self.settings = {key: _description(value) for key, value in (settings or {}).items() if value is not None}
+        self.seed = seed
+        self.outcome: Outcome | None = None
+        self._checked: set[tuple[Any, ...]] = set()
+        self._predict_only = False
+        self.state: State
+        self.reset()
+        self.train(False)
+
+    # -- predicting and learning ---------------------------------------------------------------------------------------
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Predict a batch (B × channels × height × width), then learn from it."""
+        with torch.inference_mode(False):
+            images = self._accept(images)
+            if self._predict_only:
+                with torch.no_grad():
+                    return self.method.predict(self.network, self.state, images)
+            self.state, self.outcome = self.method.step(self.network, self.state, images, eager.differentiate)
+        return self.outcome.logits
+
+    @contextmanager
+    def frozen(self) -> Iterator[Adapter]:
+        """Inside, the adapter predicts only.
+
+        >>> with adapter.frozen():  # doctest: +SKIP
+        ...     logits = adapter(images)
+        """
+        before, self._predict_only = self._predict_only, True
+        try:
+            yield self
+        finally:
+            self._predict_only = before
+
+    def _accept(self, images: Tensor) -> Tensor:
+        """Check a batch; the network itself is asked once for each new kind of batch."""
+        if not isinstance(images, Tensor):
+            raise TypeError(f"images must be a tensor, but are {type(images).__name__}")
+        if not images.is_floating_point():
+            raise TypeError(
+                f"images must be floats, preprocessed as the network expects, but are {images.dtype}; "
+                "convert them, e.g. images.float() / 255, and normalise"
+            )
+        if images.ndim != 4 or len(images) == 0:
+            hint = "; add a batch axis with images[None]" if images.ndim == 3 else ""
+            raise ValueError(
+                f"images must have shape batch × channels × height × width, but have {tuple(images.shape)}{hint}"
+            )
+        theta = self.state["stream"]["theta"]
+        if images.device != theta.device:
+            raise ValueError(
+                f"images are on {images.device}, the adapter is on {theta.device}; move one of them with .to(…)"
+            )
+        if images.is_inference():
+            images = images.clone()
+        autocast = torch.is_autocast_enabled(images.device.type)
+        signature = (images.shape[1:], images.dtype, images.device, autocast)
+        if signature not in self._checked:
+            self.network.check(images)
+            self._checked.add(signature)
+        return images
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def report(self) -> Report:
+        """What has happened so far (reading it waits for the device)."""
+        counters = {name: int(value) for name, value in self.state["counters"].items()}
+        return Report(**counters, loss=float(self.state["loss"]))
+
+    def reset(self) -> None:
+        """Forget everything: parameters, optimiser, selection, guards and counters are as they were at the start."""
+        with torch.inference_mode(False):
+            self.state = self.method.init(self.network, self.seed)
+        self.outcome = None
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole state as a safetensors file; an existing file is replaced only by a complete one."""
+        files.write(path, "adapter state", tree.flatten(self.state), self._identity())
+
+    def load(self, path: str | Path) -> None:
+        """Go on where `save` stopped, bit for bit.
+
+        A file that is truncated, or of another method, network or setting, is an error, and the adapter stays as it was.
+        """
+        leaves, header = files.read(path, "adapter state")
+        for what, mine in self._identity().items():
+            if header.get(what) != mine:
+                raise ValueError(
+                    f"{path} is the state of another adapter: its {what} is {header.get(what)!r}, here it is {mine!r}"
+                )
+        own = tree.flatten(self.state)
+        if leaves.keys() != own.keys():
+            raise ValueError(
+                f"{path} does not hold the state of this method: {sorted(leaves.keys() ^ own.keys())} differ"
+            )
+        for name, leaf in leaves.items():
+            if leaf.shape != own[name].shape or leaf.dtype != own[name].dtype:
+                raise ValueError(
+                    f"{path}: {name} is {leaf.dtype} of shape {tuple(leaf.shape)}, "
+                    f"where {own[name].dtype} of shape {tuple(own[name].shape)} was expected"
+                )
+        if not torch.isfinite(leaves["stream/theta"]).all():
+            raise ValueError(f"{path}: the parameters are not finite; the file is damaged")
+        with torch.inference_mode(False):
+            self.state = tree.unflatten({name: leaf.to(own[name].device) for name, leaf in leaves.items()}, self.state)
+        self.outcome = None
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "method": self.name,
+            "settings": self.settings,
+            "parameters": list(self.method.layout.names),
+            "network": self.network.fingerprint(),
+        }
+
+    def export(self) -> nn.Module:
+        """A plain network with the adapted weights; it predicts what the adapter predicts now, and learns no more."""
+        if self.method.alignment is not None:
+            raise ValueError(
+                f"{self.name!r} moves features before the head, which a plain network does not do; keep the adapter and use "
+                "`with adapter.frozen()`"
+            )
+        return self.network.export(self.method.layout.unpack(self.state["stream"]["theta"]))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
+        super()._apply(fn, recurse)
+        self.method.layout.follow(self.network.module)
+        self.state = tree.map(tree.keep_wide(fn), self.state)
+        self._checked.clear()
+        return self
+
+    def train(self, mode: bool = True) -> Adapter:
+        """No effect: the network always runs as in evaluation, and the adapter always learns (see `frozen`)."""
+        return super().train(False)
+
+    def extra_repr(self) -> str:
+        return f"method={self.name!r}"
+
+
+def _description(value: Any) -> Any:
+    """A hyper-parameter as it can stand in a file."""
+    if isinstance(value, Region | Fisher):
+        return value.digest()
+    try:
+        json.dumps(value)
+    except TypeError:
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,58 @@
+"""The functional core: pure parts and their composition. It needs torch alone and knows no dataset and no command."""
+
+from wildtta.core.alignments import Alignment, recentre
+from wildtta.core.guards import Guard, Outcome, recover_on_collapse
+from wildtta.core.measures import Measure, entropy, measure, shape_dependence
+from wildtta.core.method import Method
+from wildtta.core.prediction import Prediction
+from wildtta.core.regional import Neighbourhood, region_confidence, regional_entropy, regional_instability
+from wildtta.core.regularisers import Regulariser, fisher_anchor
+from wildtta.core.selections import (
+    Selection,
+    above,
+    below,
+    confident_region,
+    everything,
+    non_redundant,
+    reliable,
+    shape_sensitive,
+)
+from wildtta.core.updates import Evaluation, Update, adamw, sgd, sharpness_aware
+from wildtta.core.weightings import Weighting, decaying, growing, uniform
+
+__all__ = [
+    "Alignment",
+    "Evaluation",
+    "Guard",
+    "Measure",
+    "Method",
+    "Neighbourhood",
+    "Outcome",
+    "Prediction",
+    "Regulariser",
+    "Selection",
+    "Update",
+    "Weighting",
+    "above",
+    "adamw",
+    "below",
+    "confident_region",
+    "decaying",
+    "entropy",
+    "everything",
+    "fisher_anchor",
+    "growing",
+    "measure",
+    "non_redundant",
+    "recentre",
+    "recover_on_collapse",
+    "region_confidence",
+    "regional_entropy",
+    "regional_instability",
+    "reliable",
+    "sgd",
+    "shape_dependence",
+    "shape_sensitive",
+    "sharpness_aware",
+    "uniform",
+]

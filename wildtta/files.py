@@ -1,0 +1,75 @@
+"""Safetensors files with a header that says what they are: written whole or not at all, and checked when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+__all__ = ["fingerprint", "read", "write"]
+
+_KEY = "wildtta"
+_VERSION = 1
+
+
+def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON header; an existing file is replaced only once the new one is complete."""
+    path = Path(path)
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({"kind": kind, "version": _VERSION, **header}, sort_keys=True)
+    data = save(content, metadata={_KEY: text})
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the header of a file of this kind; anything else is an error that says what was found."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(_KEY)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a readable safetensors file (truncated, or of another format): {error}"
+        ) from error
+    try:
+        header = json.loads(text) if text is not None else {}
+        found = header.get("kind")
+    except (json.JSONDecodeError, AttributeError):
+        found = None
+    if found != kind:
+        raise ValueError(
+            f"{path} holds {f'a wildtta {found}' if found else 'no wildtta data'}, where a {kind} was expected"
+        )
+    if header["version"] != _VERSION:
+        raise ValueError(f"{path} has format {header['version']}, this version of wildtta reads format {_VERSION}")
+    return tensors, header
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of tensors: their names, shapes, types and bits."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        digest.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype};".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,345 @@
+"""The methods: each a recipe of parts, with its equation and where its defaults come from.
+
+A recipe is a function `(network, *, hyper-parameters) -> Method`; the keyword arguments are its hyper-parameters and their
+defaults. `register` puts one under a name. Thresholds and pivots are in units of ln C, so they fit any number of classes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from wildtta.core.guards import recover_on_collapse
+from wildtta.core.measures import entropy, shape_dependence
+from wildtta.core.method import Method
+from wildtta.core.regional import Neighbourhood, region_confidence, regional_entropy
+from wildtta.core.regularisers import fisher_anchor
+from wildtta.core.selections import confident_region, non_redundant, reliable, shape_sensitive
+from wildtta.core.updates import Rate, sgd, sharpness_aware
+from wildtta.core.weightings import decaying, growing
+from wildtta.network import Network
+from wildtta.source import Fisher, Region
+
+__all__ = ["Recipe", "build", "default_rate", "methods", "recipe", "register"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Method])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A registered method: its name, the function that composes it, and what that function takes."""
+
+    name: str
+    compose: Callable[..., Method]
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """Names and defaults; `inspect.Parameter.empty` where the user must give a value."""
+        return {
+            name: parameter.default
+            for name, parameter in inspect.signature(self.compose).parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+
+    @property
+    def required(self) -> list[str]:
+        return [name for name, default in self.hyperparameters.items() if default is inspect.Parameter.empty]
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.compose) or "").partition("\n")[0]
+
+
+_RECIPES: dict[str, Recipe] = {}
+_HOW_TO_GET = {
+    "region": "region=wildtta.Region.estimate(network, source_images)",
+    "fisher": "fisher=wildtta.Fisher.estimate(network, source_images)",
+}
+
+
+def register(name: str) -> Callable[[_Function], _Function]:
+    """Put a recipe under a name, so that `adapt` and everything built on it can use it.
+
+    >>> @register("mine")
+    ... def mine(network, *, lr=1e-3, threshold=0.3):
+    ...     '''Entropy of the confident images, without momentum.'''
+    ...     return Method(network.norms(), entropy(), sgd(lr, momentum=0.0), selection=reliable(threshold))
+    """
+
+    def put(compose: _Function) -> _Function:
+        signature = inspect.signature(compose)
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        if (
+            not kinds
+            or kinds[0] is inspect.Parameter.KEYWORD_ONLY
+            or any(kind is not inspect.Parameter.KEYWORD_ONLY for kind in kinds[1:])
+        ):
+            raise TypeError(
+                f"a recipe is a function (network, *, hyper-parameters), but {name!r} has the signature {signature}"
+            )
+        _RECIPES[name] = Recipe(name, compose)
+        return compose
+
+    return put
+
+
+def methods() -> dict[str, Recipe]:
+    """The registered methods by name."""
+    return dict(_RECIPES)
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a name, or an error with the near names."""
+    if name not in _RECIPES:
+        raise ValueError(f"unknown method {name!r}{_near(name, _RECIPES)}; the methods are {', '.join(_RECIPES)}")
+    return _RECIPES[name]
+
+
+def build(network: Network, name: str, hyperparameters: dict[str, Any]) -> Method:
+    """Compose a registered method for a network, checking the hyper-parameters' names first."""
+    found = recipe(name)
+    for given in hyperparameters:
+        if given not in found.hyperparameters:
+            takes = ", ".join(found.hyperparameters) or "none"
+            raise TypeError(
+                f"{name!r} has no hyper-parameter {given!r}{_near(given, found.hyperparameters)}; it takes: {takes}"
+            )
+    missing = [required for required in found.required if hyperparameters.get(required) is None]
+    if missing:
+        hints = ", ".join(_HOW_TO_GET.get(required, f"{required}=…") for required in missing)
+        raise ValueError(f"the method {name!r} needs {' and '.join(missing)}: give {hints}")
+    return found.compose(network, **hyperparameters)
+
+
+def _near(name: str, known: dict[str, Any]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+
+
+def default_rate(network: Network, *, double_single: bool = False) -> Rate:
+    """The wild benchmark's learning rates, for the number of images in each batch.
+
+    From 32 images on 2.5e-4 ("resnet") or 1e-3 ("vit"); below, that times n/64, twice that for "resnet". SAR and DeYO
+    double the rate of single images (`double_single`).
+    """
+    base, small = (1e-3, 1.0) if network.kind == "vit" else (2.5e-4, 2.0)
+
+    def rate(images: int) -> float:
+        if images >= 32:
+            return base
+        return base * images / 64 * small * (2.0 if double_single and images == 1 else 1.0)
+
+    return rate
+
+
+@register("source")
+def source(network: Network) -> Method:
+    """The network as it is: predicts, and learns nothing."""
+    return Method(network.norms(), batch_statistics=False)
+
+
+@register("tent")
+def tent(network: Network, *, lr: Rate | None = None, momentum: float = 0.9, frozen_top: bool = False) -> Method:
+    """Entropy minimisation on every image (Wang et al., ICLR 2021).
+
+    min H(p), over all normalisation affines.
+    """
+    rate = default_rate(network) if lr is None else lr
+    return Method(network.norms(frozen_top=frozen_top), entropy(), sgd(rate, momentum))
+
+
+@register("eta")
+def eta(
+    network: Network,
+    *,
+    lr: Rate | None = None,
+    momentum: float = 0.9,
+    margin: float = 0.4,
+    redundancy: float = 0.05,
+    frozen_top: bool = False,
+) -> Method:
+    """EATA without its regulariser: entropy of reliable, non-redundant images (Niu et al., ICML 2022).
+
+    min exp(E₀ − H) · 1[H < E₀] · 1[|cos(p, m)| < ε] · H, with E₀ = `margin` · ln C and m the moving average of the kept p.
+    """
+    rate = default_rate(network) if lr is None else lr
+    uncertainty = entropy()
+    return Method(
+        network.norms(frozen_top=frozen_top),
+        uncertainty,
+        sgd(rate, momentum),
+        selection=reliable(margin) & non_redundant(redundancy),
+        weighting=decaying(uncertainty, margin),
+    )
+
+
+@register("eata")
+def eata(
+    network: Network,
+    *,
+    fisher: Fisher,
+    strength: float = 2000.0,
+    lr: Rate | None = None,
+    momentum: float = 0.9,
+    margin: float = 0.4,
+    redundancy: float = 0.05,
+    frozen_top: bool = False,
+) -> Method:
+    """ETA with an anchor: what the source task relies on stays where it was (Niu et al., ICML 2022).
+
+    ETA's loss + `strength` · Σ F (θ − θ₀)².
+    """
+    method = eta(network, lr=lr, momentum=momentum, margin=margin, redundancy=redundancy, frozen_top=frozen_top)
+    method.regulariser = fisher_anchor(fisher.pack(method.layout), method.layout.initial, strength)
+    return method
+
+
+@register("sar")
+def sar(
+    network: Network,
+    *,
+    lr: Rate | None = None,
+    momentum: float = 0.9,
+    margin: float = 0.4,
+    rho: float = 0.05,
+    recovery: float = 0.2,
+    frozen_top: bool = True,
+) -> Method:
+    """Sharpness-aware entropy of reliable images, with recovery (Niu et al., ICLR 2023).
+
+    min over θ of max over ‖ε‖ ≤ ρ of 1[H(θ) < E₀] · 1[H(θ + ε) < E₀] · H(θ + ε); start afresh when the moving average of
+    the loss falls below `recovery`.
+    """
+    rate = default_rate(network, double_single=True) if lr is None else lr
+    return Method(
+        network.norms(frozen_top=frozen_top),
+        entropy(),
+        sharpness_aware(sgd(rate, momentum), rho),
+        selection=reliable(margin),
+        guards=[recover_on_collapse(recovery)],
+    )
+
+
+@register("deyo")
+def deyo(
+    network: Network,
+    *,
+    lr: Rate | None = None,
+    momentum: float = 0.9,
+    threshold: float = 0.5,
+    margin: float = 0.4,
+    plpd: float = 0.2,
+    patches: int = 4,
+    frozen_top: bool = True,
+) -> Method:
+    """Entropy of images whose answer depends on the object's shape (Lee et al., ICLR 2024).
+
+    min (exp(E₀ − H) + exp(PLPD)) · 1[H < `threshold` ln C] · 1[PLPD > `plpd`] · H, with E₀ = `margin` · ln C. `plpd` is 0.2 in
+    the wild settings, 0.3 in the mild one.
+    """
+    rate = default_rate(network, double_single=True) if lr is None else lr
+    uncertainty, dependence = entropy(), shape_dependence(patches)
+    return Method(
+        network.norms(frozen_top=frozen_top),
+        uncertainty,
+        sgd(rate, momentum),
+        selection=reliable(threshold) & shape_sensitive(plpd, dependence),
+        weighting=decaying(uncertainty, margin) + growing(dependence),
+    )
+
+
+@register("recap")
+def recap(
+    network: Network,
+    *,
+    region: Region,
+    tau: float = 1.2,
+    lam: float = 0.5,
+    threshold: float | None = None,
+    pivot: float | None = None,
+    lr: Rate | None = None,
+    momentum: float = 0.9,
+    double_single: bool = True,
+    frozen_top: bool = True,
+) -> Method:
+    """Region confidence of images whose whole region is confident (Hu et al., ICML 2025).
+
+    min exp(L₀ − L_RE) · 1[L_RE < τ_RE] · (L_RE + λ L_RI), eq. 10, with L₀ = `pivot` · ln C (0.7 "resnet", 1.0 "vit") and
+    τ_RE = `threshold` · ln C (0.8 and 1.0). The paper leaves open whether the top is frozen and whether the rate doubles for
+    single images; it follows SAR's benchmark, so both default to SAR's choice.
+    """
+    rate = default_rate(network, double_single=double_single) if lr is None else lr
+    usual_threshold, usual_pivot = (1.0, 1.0) if network.kind == "vit" else (0.8, 0.7)
+    around = _around(network, region, tau)
+    regional = regional_entropy(around)
+    return Method(
+        network.norms(frozen_top=frozen_top),
+        region_confidence(around, lam, regional),
+        sgd(rate, momentum),
+        selection=confident_region(regional, usual_threshold if threshold is None else threshold),
+        weighting=decaying(regional, usual_pivot if pivot is None else pivot),
+    )
+
+
+@register("recap+sar")
+def recap_sar(
+    network: Network,
+    *,
+    region: Region,
+    tau: float = 1.2,
+    lam: float = 0.5,
+    lr: Rate | None = None,
+    momentum: float = 0.9,
+    margin: float = 0.4,
+    rho: float = 0.05,
+    recovery: float = 0.2,
+    frozen_top: bool = True,
+) -> Method:
+    """SAR with region confidence in the place of entropy (Hu et al., ICML 2025, Sec. 5.2).
+
+    The paper replaces "entropy minimization with region confidence"; SAR's selection, by entropy, stays.
+    """
+    method = sar(network, lr=lr, momentum=momentum, margin=margin, rho=rho, recovery=recovery, frozen_top=frozen_top)
+    method.objective = region_confidence(_around(network, region, tau), lam)
+    return method
+
+
+@register("recap+deyo")
+def recap_deyo(
+    network: Network,
+    *,
+    region: Region,
+    tau: float = 1.2,
+    lam: float = 0.5,
+    lr: Rate | None = None,
+    momentum: float = 0.9,
+    threshold: float = 0.5,
+    margin: float = 0.4,
+    plpd: float = 0.2,
+    patches: int = 4,
+    frozen_top: bool = True,
+) -> Method:
+    """DeYO with region confidence in the place of entropy (Hu et al., ICML 2025, Sec. 5.2).
+
+    DeYO's selection and weights, by entropy and PLPD, stay.
+    """
+    method = deyo(
+        network,
+        lr=lr,
+        momentum=momentum,
+        threshold=threshold,
+        margin=margin,
+        plpd=plpd,
+        patches=patches,
+        frozen_top=frozen_top,
+    )
+    method.objective = region_confidence(_around(network, region, tau), lam)
+    return method
+
+
+def _around(network: Network, region: Region, tau: float) -> Neighbourhood:
+    region.check(network)
+    return Neighbourhood(network.head[0], region.variance, tau)

@@ -1,0 +1,1 @@
+"""Ways to execute a method's pure step."""
