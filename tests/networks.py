@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +28,7 @@ class GroupNormNet(nn.Module):
                     nn.ReLU(),
                     nn.Dropout(0.5),
                 )
-                for before, after in zip(widths, widths[1:], strict=False)
+                for before, after in pairwise(widths)
             )
         )
         self.head = nn.Linear(16, CLASSES)
@@ -81,8 +83,13 @@ class BatchNormNet(nn.Module):
         )
         self.fc = nn.Linear(12, CLASSES)
 
+    @staticmethod
+    def stage(before: int, after: int) -> nn.Sequential:
+        first = (nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU())
+        return nn.Sequential(*first, nn.Conv2d(after, after, 1), nn.BatchNorm2d(after), nn.ReLU())
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.fc(self.layer2(self.layer1(images)).relu().mean((2, 3)))
+        return self.fc(self.layer2(self.layer1(images)).mean((2, 3)))
 
 
 NETWORKS = {"gn": GroupNormNet, "ln": LayerNormNet, "bn": BatchNormNet}
@@ -108,3 +115,14 @@ def make(kind: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> nn.Mod
 
 def images(count: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(count, 3, SIDE, SIDE, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+KINDS_OF_IMAGES = {
+    "a tensor": lambda batch: batch,
+    "a list of images": list,
+    "a list of batches": lambda batch: list(batch.split(33)),
+    "pairs with labels": lambda batch: [(part, torch.zeros(len(part))) for part in batch.split(33)],
+    "a loader": lambda batch: torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(batch, torch.zeros(len(batch))), batch_size=21
+    ),
+}

@@ -19,28 +19,15 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def regional(logits: Tensor, weight: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """L_RE and L_RI by their definitions (Prop. 4.3 and 4.4), an image and a class at a time."""
-    classes = len(weight)
-    squared = torch.stack(
-        [torch.stack([((weight[i] - weight[j]) ** 2 * variance).sum() for i in range(classes)]) for j in range(classes)]
-    )
-    own = (weight**2 * variance).sum(1)
+    """L_RE and L_RI by their definitions (Prop. 4.3 and 4.4), an image at a time, as a table over j and i."""
+    half = 0.5 * ((weight[:, None] - weight[None]) ** 2 * variance).sum(-1)
+    own = 0.5 * (weight**2 * variance).sum(1)
     re, ri = [], []
-    for l in logits:
-        p = l.exp() / l.exp().sum()
-        p_bar = (l + 0.5 * own).exp() / (l + 0.5 * own).exp().sum()
-        re.append(
-            sum(
-                p_bar[j] * torch.log(sum((l[i] - l[j] + 0.5 * squared[j, i]).exp() for i in range(classes)))
-                for j in range(classes)
-            )
-        )
-        ri.append(
-            sum(
-                p[j] * torch.log(sum(p[i] * (0.5 * squared[j, i]).exp() for i in range(classes)))
-                for j in range(classes)
-            )
-        )
+    for z in logits:
+        p = z.exp() / z.exp().sum()
+        p_bar = (z + own).exp() / (z + own).exp().sum()
+        re.append((p_bar * torch.log((z[None, :] - z[:, None] + half).exp().sum(1))).sum())
+        ri.append((p * torch.log((p[None, :] * half.exp()).sum(1))).sum())
     return torch.stack(re), torch.stack(ri)
 
 
@@ -67,7 +54,7 @@ class Reference:
         self.resets = 0
 
     def new_optimiser(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters, lr=self.options.get("lr", 0.0), momentum=0.9)
+        return torch.optim.SGD(self.parameters or [torch.zeros(1)], lr=self.options.get("lr", 0.0), momentum=0.9)
 
     def step(self, images: Tensor, shuffled: Callable[[Tensor], Tensor]) -> Tensor:
         logits = self.network(images)
@@ -112,7 +99,7 @@ class Reference:
     eata = eta
 
     def sar(self, images: Tensor, logits: Tensor, shuffled: Callable) -> None:
-        self.sharpness_aware(images, logits, lambda l: entropy(l))
+        self.sharpness_aware(images, logits, entropy)
 
     def recap_sar(self, images: Tensor, logits: Tensor, shuffled: Callable) -> None:
         self.sharpness_aware(images, logits, self.confidence)
@@ -150,7 +137,7 @@ class Reference:
             self.resets += 1
 
     def deyo(self, images: Tensor, logits: Tensor, shuffled: Callable) -> None:
-        self.shape_based(images, logits, shuffled, lambda l: entropy(l))
+        self.shape_based(images, logits, shuffled, entropy)
 
     def recap_deyo(self, images: Tensor, logits: Tensor, shuffled: Callable) -> None:
         self.shape_based(images, logits, shuffled, self.confidence)

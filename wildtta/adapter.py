@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from wildtta import files
 from wildtta.core import tree
-from wildtta.core.guards import Outcome, guard_named
+from wildtta.core.guards import Guard, Outcome, named_guard
 from wildtta.core.method import Method
 from wildtta.core.tree import State
 from wildtta.methods import build, recipe
@@ -50,7 +50,7 @@ def adapt(
     network: nn.Module,
     method: str | Callable[[Network], Method] = "recap",
     *,
-    guard: str | None = None,
+    guard: str | Guard | None = None,
     seed: int = 0,
     head: str | None = None,
     kind: str | None = None,
@@ -62,7 +62,7 @@ def adapt(
     Args:
         network: any classifier whose last layer is affine. It is copied; the original is never changed.
         method: the name of a method (`wildtta.methods()` lists them), or a function that composes one from a `Network`.
-        guard: "collapse" lets the collapse guard watch over the stream.
+        guard: "collapse" lets the collapse guard watch over the stream; or a guard of your own.
         seed: of the method's random numbers (DeYO's patches).
         head: the name of the last affine layer, where it is not found by itself.
         kind: "resnet" or "vit": whose published defaults apply, where the guess is wrong.
@@ -92,7 +92,7 @@ def adapt(
             composed, name = build(view, method, hyperparameters), method
             hyperparameters = recipe(method).hyperparameters | hyperparameters
         if guard is not None:
-            composed.guards.append(guard_named(guard))
+            composed.guards.append(named_guard(guard) if isinstance(guard, str) else guard)
         return Adapter(view, composed, name=name, seed=seed, settings={"guard": guard, **hyperparameters})
 
 
@@ -210,25 +210,34 @@ class Adapter(nn.Module):
         leaves, header = files.read(path, "adapter state")
         for what, mine in self._identity().items():
             if header.get(what) != mine:
-                raise ValueError(
-                    f"{path} is the state of another adapter: its {what} is {header.get(what)!r}, here it is {mine!r}"
-                )
+                raise ValueError(f"{path} is the state of another adapter: {_difference(what, header.get(what), mine)}")
+        with torch.inference_mode(False):
+            self.state = tree.unflatten(self._fitting(leaves, str(path)), self.state)
+        self.outcome = None
+
+    def get_extra_state(self) -> dict[str, Tensor]:
+        """What has been learnt, as a part of `state_dict()`."""
+        return tree.flatten(self.state)
+
+    def set_extra_state(self, leaves: dict[str, Tensor]) -> None:
+        self.state = tree.unflatten(self._fitting(leaves, "the state_dict"), self.state)
+
+    def _fitting(self, leaves: dict[str, Tensor], origin: str) -> dict[str, Tensor]:
+        """These leaves on this adapter's device, if they fit its state; else an error."""
         own = tree.flatten(self.state)
         if leaves.keys() != own.keys():
             raise ValueError(
-                f"{path} does not hold the state of this method: {sorted(leaves.keys() ^ own.keys())} differ"
+                f"{origin} does not hold the state of this method: {sorted(leaves.keys() ^ own.keys())} differ"
             )
         for name, leaf in leaves.items():
             if leaf.shape != own[name].shape or leaf.dtype != own[name].dtype:
                 raise ValueError(
-                    f"{path}: {name} is {leaf.dtype} of shape {tuple(leaf.shape)}, "
+                    f"{origin}: {name} is {leaf.dtype} of shape {tuple(leaf.shape)}, "
                     f"where {own[name].dtype} of shape {tuple(own[name].shape)} was expected"
                 )
-        if not torch.isfinite(leaves["stream/theta"]).all():
-            raise ValueError(f"{path}: the parameters are not finite; the file is damaged")
-        with torch.inference_mode(False):
-            self.state = tree.unflatten({name: leaf.to(own[name].device) for name, leaf in leaves.items()}, self.state)
-        self.outcome = None
+            if name.startswith("stream") and not torch.isfinite(leaf).all():
+                raise ValueError(f"{origin}: {name} is not finite; it is damaged")
+        return {name: leaf.to(own[name].device) for name, leaf in leaves.items()}
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -266,8 +275,17 @@ def _description(value: Any) -> Any:
     """A hyper-parameter as it can stand in a file."""
     if isinstance(value, Region | Fisher):
         return value.digest()
+    if isinstance(value, Guard):
+        return repr(value)
     try:
         json.dumps(value)
     except TypeError:
         return getattr(value, "__qualname__", type(value).__qualname__)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _difference(what: str, found: Any, mine: Any) -> str:
+    if isinstance(found, dict) and isinstance(mine, dict):
+        keys = [key for key in {**found, **mine} if found.get(key) != mine.get(key)]
+        return "; ".join(f"{key} is {found.get(key)!r}, here it is {mine.get(key)!r}" for key in keys)
+    return f"its {what} is {found!r}, here it is {mine!r}"

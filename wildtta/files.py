@@ -59,7 +59,7 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
         found = None
     if found != kind:
         raise ValueError(
-            f"{path} holds {f'a wildtta {found}' if found else 'no wildtta data'}, where a {kind} was expected"
+            f"{path} holds {f'wildtta data of kind {found!r}' if found else 'no wildtta data'}, where {kind!r} was expected"
         )
     if header["version"] != _VERSION:
         raise ValueError(f"{path} has format {header['version']}, this version of wildtta reads format {_VERSION}")
@@ -69,7 +69,7 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """A hash of tensors: their names, shapes, types and bits."""
     digest = hashlib.sha256()
-    for name, tensor in tensors.items():
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype};".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:32]

@@ -138,7 +138,7 @@ def default_rate(network: Network, *, double_single: bool = False) -> Rate:
 @register("source")
 def source(network: Network) -> Method:
     """The network as it is: predicts, and learns nothing."""
-    return Method(network.norms(), batch_statistics=False)
+    return Method(network.nothing(), batch_statistics=False)
 
 
 @register("tent")

@@ -37,13 +37,14 @@ class Layout(nn.Module):
 
     initial: Tensor
 
-    def __init__(self, parameters: dict[str, Tensor]) -> None:
+    def __init__(self, parameters: dict[str, Tensor], device: torch.device | None = None) -> None:
         super().__init__()
         self.names = tuple(parameters)
         self.shapes = tuple(parameter.shape for parameter in parameters.values())
         self.sizes = tuple(parameter.numel() for parameter in parameters.values())
         self.dtypes = tuple(parameter.dtype for parameter in parameters.values())
-        self.register_buffer("initial", self.pack(parameters), persistent=False)
+        initial = self.pack(parameters) if parameters else torch.zeros(0, device=device)
+        self.register_buffer("initial", initial, persistent=False)
 
     def pack(self, tensors: dict[str, Tensor]) -> Tensor:
         """One flat vector from tensors by name."""
@@ -51,7 +52,7 @@ class Layout(nn.Module):
 
     def unpack(self, theta: Tensor) -> dict[str, Tensor]:
         """The tensors by name: views of θ, in the network's precision."""
-        pieces = theta.split(self.sizes)
+        pieces = theta.split(self.sizes) if self.sizes else ()
         return {
             name: piece.view(shape).to(dtype)
             for name, piece, shape, dtype in zip(self.names, pieces, self.shapes, self.dtypes, strict=True)
@@ -122,6 +123,10 @@ class Network(nn.Module):
                 for name, parameter in self.module.get_submodule(layer).named_parameters(recurse=False)
             }
         )
+
+    def nothing(self) -> Layout:
+        """No parameter at all."""
+        return Layout({}, self.head[0].device)
 
     def everything(self) -> Layout:
         """All parameters of the network."""
@@ -217,7 +222,12 @@ class Network(nn.Module):
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
                 f"the network gave {found} for {count} images where its head {self.head_name!r} has {self.classes} classes; "
-                f"it should give logits of shape ({count}, {self.classes}). {self._other_head(images[:2], logits)}"
+                f"it should give logits of shape ({count}, {self.classes}). {self._other_head(images[:2])}"
+            )
+        if feature.shape != (count, self.features):
+            raise ValueError(
+                f"the head {self.head_name!r} takes {self.features} features an image, but got {tuple(feature.shape)} for "
+                f"{count} images; it is not the last layer of a classifier. {self._other_head(images[:2])}"
             )
         weight, bias = self.head
         expected = torch.nn.functional.linear(feature.to(weight.dtype), weight, bias)
@@ -226,36 +236,32 @@ class Network(nn.Module):
         if ((expected - logits).abs() > tolerance * (1 + logits.abs().amax())).any():
             raise ValueError(
                 f"the logits are not an affine function of the input of {self.head_name!r}, which was taken for the head. "
-                f"{self._other_head(images[:2], logits)}"
+                f"{self._other_head(images[:2])}"
             )
 
-    def _other_head(self, images: Tensor, logits: object) -> str:
+    def _other_head(self, images: Tensor) -> str:
         """A sentence that names the layer whose output the logits are, if there is one."""
-        found: list[str] = []
+        outputs: list[tuple[str, Tensor]] = []
         handles = [
             layer.register_forward_hook(lambda _layer, _inputs, output, name=name: outputs.append((name, output)))
             for name, layer in self.module.named_modules()
-            if isinstance(layer, nn.Linear | nn.Conv2d)
+            if _is_affine_map(layer)
         ]
-        outputs: list[tuple[str, Tensor]] = []
         try:
             with torch.no_grad():
-                again = self.module(images)
+                logits = self.module(images)
         finally:
             self._tap.feature = None
             for handle in handles:
                 handle.remove()
-        if isinstance(again, Tensor):
-            found = [
-                name
-                for name, output in outputs
-                if output.flatten(1).shape == again.shape and torch.equal(output.flatten(1), again)
-            ]
-        return (
-            f"Layer {found[-1]!r} gives the logits: pass head={found[-1]!r}."
-            if found
-            else "Name the layer that gives the logits with head=…"
-        )
+        for name, output in reversed(outputs):
+            if (
+                isinstance(logits, Tensor)
+                and output.numel() == logits.numel()
+                and torch.equal(output.flatten(), logits.flatten())
+            ):
+                return f"The layer {name!r} gives the logits: pass head={name!r}."
+        return "No affine layer's output is the network's: it does something after its head, which has to be left out."
 
     def fingerprint(self) -> str:
         """A hash of the source network's parameters: their names, shapes, types and bits."""

@@ -1,7 +1,7 @@
 """The functional core: pure parts and their composition. It needs torch alone and knows no dataset and no command."""
 
 from wildtta.core.alignments import Alignment, recentre
-from wildtta.core.guards import Guard, Outcome, recover_on_collapse
+from wildtta.core.guards import Guard, Outcome, go_back_on_collapse, recover_on_collapse
 from wildtta.core.measures import Measure, entropy, measure, shape_dependence
 from wildtta.core.method import Method
 from wildtta.core.prediction import Prediction
@@ -41,6 +41,7 @@ __all__ = [
     "entropy",
     "everything",
     "fisher_anchor",
+    "go_back_on_collapse",
     "growing",
     "measure",
     "non_redundant",

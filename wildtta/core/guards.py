@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from wildtta.core import tree
 from wildtta.core.tree import State
 
-__all__ = ["Guard", "Outcome", "recover_on_collapse"]
+__all__ = ["Guard", "Outcome", "go_back_on_collapse", "named_guard", "recover_on_collapse"]
 
 
 class Outcome(NamedTuple):
@@ -35,8 +36,13 @@ class Guard(nn.Module):
         """The guard's memory at the start of a stream, from the stream's first state."""
         return {}
 
-    def forward(self, memory: State, stream: State, fresh: State, outcome: Outcome) -> tuple[State, State, Tensor]:
-        """The next memory, the next stream, and whether the stream was set back."""
+    def forward(
+        self, memory: State, before: State, stream: State, fresh: State, outcome: Outcome
+    ) -> tuple[State, State, Tensor]:
+        """The next memory, the next stream, and whether the stream was set back.
+
+        `before` is the stream as the step found it, `stream` as it left it, `fresh` as it was at the very start.
+        """
         raise NotImplementedError
 
 
@@ -55,7 +61,9 @@ class recover_on_collapse(Guard):
         theta = fresh["theta"]
         return {"average": theta.new_zeros(()), "started": torch.zeros((), dtype=torch.bool, device=theta.device)}
 
-    def forward(self, memory: State, stream: State, fresh: State, outcome: Outcome) -> tuple[State, State, Tensor]:
+    def forward(
+        self, memory: State, before: State, stream: State, fresh: State, outcome: Outcome
+    ) -> tuple[State, State, Tensor]:
         level = outcome.objective.to(memory["average"].dtype)
         moved = torch.where(memory["started"], self.decay * memory["average"] + (1 - self.decay) * level, level)
         average = torch.where(outcome.learned, moved, memory["average"])
@@ -68,5 +76,90 @@ class recover_on_collapse(Guard):
         return f"threshold={self.threshold}, decay={self.decay}"
 
 
-def guard_named(name: str) -> Guard:
-    raise ValueError(name)
+class go_back_on_collapse(Guard):
+    """Go back to the last good parameters when predictions collapse, and learn half as fast from then on.
+
+    Collapse has two signs. The entropy of the mean prediction over the last `window` images, which says how many classes
+    the stream is being sorted into, falls below `share` of its usual level; or a single step is more than `spike` times as
+    long as usual. Usual is what this stream itself has shown since it began or was last set back, with a memory of ten
+    windows, so that a stream whose classes change is not mistaken for a collapse for longer than that.
+
+    Good parameters are a copy at least one window old, taken while the level was as usual. If the stream collapses again before
+    such a copy could be taken, they were not good: it starts afresh. Each time the steps are halved (`pace`), until the
+    stream survives. A guard that never has to act does not change a bit.
+    """
+
+    def __init__(self, window: int = 256, share: float = 0.85, spike: float = 10.0) -> None:
+        super().__init__()
+        self.window, self.share, self.spike = window, share, spike
+
+    def init(self, fresh: State, classes: int) -> State:
+        theta = fresh["theta"]
+        number, no = theta.new_zeros(()), torch.zeros((), dtype=torch.bool, device=theta.device)
+        return {
+            "average": theta.new_zeros(classes),  # mean prediction of the window, and its share of a full one
+            "filled": number,
+            "level": number,  # usual entropy of it
+            "step": number,  # usual length of a step
+            "good": theta,
+            "candidate": theta,
+            "age": number,  # of the candidate, in images
+            "proven": no,  # whether a copy was taken since the stream was last set back
+            "pace": theta.new_ones(()),
+        }
+
+    def forward(
+        self, memory: State, before: State, stream: State, fresh: State, outcome: Outcome
+    ) -> tuple[State, State, Tensor]:
+        count = outcome.probabilities.shape[0]
+        forget = (1 - 1 / self.window) ** count
+        slowly = 0.1 * (1 - forget)
+        average = forget * memory["average"] + (1 - forget) * outcome.probabilities.mean(0).to(memory["average"].dtype)
+        filled = forget * memory["filled"] + (1 - forget)
+        warm = memory["filled"] > 0.6  # about one window seen
+        mean = average / filled
+        level = -torch.special.xlogy(mean, mean).sum()
+        change = stream["theta"] - before["theta"]
+        length = change.norm()
+
+        collapsed = warm & (level < self.share * memory["level"])
+        jumped = warm & (length > self.spike * memory["step"]) & (memory["step"] > 0)
+        back = outcome.finite & (collapsed | jumped)
+
+        usual = torch.where(warm, memory["level"] + slowly * (level - memory["level"]), level)
+        quick = torch.where(warm, slowly, 0.5)
+        step = torch.where(outcome.learned, memory["step"] + quick * (length - memory["step"]), memory["step"])
+        healthy = warm & (level > 0.5 * (1 + self.share) * memory["level"])
+        ripe = healthy & (memory["age"] >= self.window)
+        calm = {
+            "average": average,
+            "filled": filled,
+            "level": usual,
+            "step": step,
+            "good": torch.where(ripe, memory["candidate"], memory["good"]),
+            "candidate": torch.where(ripe, stream["theta"], memory["candidate"]),
+            "age": torch.where(ripe, 0.0, memory["age"] + count),
+            "proven": memory["proven"] | ripe,
+            "pace": memory["pace"],
+        }
+        good = torch.where(memory["proven"], memory["good"], fresh["theta"])
+        restarted = self.init(fresh, average.shape[0])
+        restarted |= {"good": good, "candidate": good, "pace": 0.5 * memory["pace"]}
+        slowed = torch.where(memory["pace"] < 1, before["theta"] + memory["pace"] * change, stream["theta"])
+
+        memory = tree.select(outcome.finite, tree.select(back, restarted, calm), memory)
+        stream = tree.select(back, fresh | {"theta": good}, stream | {"theta": slowed})
+        return memory, stream, back
+
+    def extra_repr(self) -> str:
+        return f"window={self.window}, share={self.share}, spike={self.spike}"
+
+
+_NAMED: dict[str, Callable[[], Guard]] = {"collapse": go_back_on_collapse, "recover": recover_on_collapse}
+
+
+def named_guard(name: str) -> Guard:
+    """The guard of a name, with its defaults."""
+    if name not in _NAMED:
+        raise ValueError(f"unknown guard {name!r}; the guards are {', '.join(_NAMED)}")
+    return _NAMED[name]()

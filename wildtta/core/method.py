@@ -148,7 +148,7 @@ class Method(nn.Module):
         )
         kept = tree.select(learned, moved, stream)
         kept["alignment"] = tree.select(finite, moved["alignment"], stream["alignment"])
-        guards, kept, resets = self._guard(network, state["guards"], kept, outcome)
+        guards, kept, resets = self._guard(network, state["guards"], stream, kept, outcome)
         return {
             "stream": kept,
             "guards": guards,
@@ -220,11 +220,13 @@ class Method(nn.Module):
     def _guards(self) -> list[Guard]:
         return [guard for guard in self.guards if isinstance(guard, Guard)]
 
-    def _guard(self, network: Network, memories: State, stream: State, outcome: Outcome) -> tuple[State, State, Tensor]:
+    def _guard(
+        self, network: Network, memories: State, before: State, stream: State, outcome: Outcome
+    ) -> tuple[State, State, Tensor]:
         fresh, resets = self._fresh(network), outcome.mask.new_zeros((), dtype=torch.int64)
         moved: State = {}
         for place, guard in enumerate(self._guards()):
-            moved[str(place)], stream, reset = guard(memories[str(place)], stream, fresh, outcome)
+            moved[str(place)], stream, reset = guard(memories[str(place)], before, stream, fresh, outcome)
             resets = resets + reset
         return moved, stream, resets
 

@@ -1,0 +1,53 @@
+"""Every method on every kind of network, with settings that select on random images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from networks import NETWORKS, images, make
+
+import wildtta
+
+METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
+LEARNING = METHODS[1:]
+KINDS = tuple(NETWORKS)
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "source": {},
+    "tent": {},
+    "eta": {"margin": 0.7, "redundancy": 0.9},
+    "eata": {"margin": 0.7, "redundancy": 0.9},
+    "sar": {"margin": 0.7, "recovery": 0.0},
+    "deyo": {"threshold": 0.8, "plpd": -0.2},
+    "recap": {"tau": 0.2, "threshold": 1.5},
+    "recap+sar": {"tau": 0.2, "margin": 0.7, "recovery": 0.0},
+    "recap+deyo": {"tau": 0.2, "threshold": 0.8, "plpd": -0.2},
+}
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "eta": {"margin": -1.0},
+    "eata": {"margin": -1.0},
+    "sar": {"margin": -1.0},
+    "deyo": {"plpd": 2.0},
+    "recap": {"threshold": -1.0},
+    "recap+sar": {"margin": -1.0},
+    "recap+deyo": {"threshold": -1.0},
+}
+
+
+def settings(method: str, network: torch.nn.Module, **others: Any) -> dict[str, Any]:
+    """The arguments of `adapt` for a method: what it needs of the source, a rate that moves, thresholds that select."""
+    found = dict(_SETTINGS[method])
+    dtype = next(network.parameters()).dtype
+    if "recap" in method:
+        found["region"] = wildtta.Region.estimate(network, images(60, 90, dtype))
+    if method == "eata":
+        found["fisher"] = wildtta.Fisher.estimate(network, images(64, 91, dtype))
+    if method != "source":
+        found["lr"] = 0.002
+    return found | others
+
+
+def adapter(method: str, kind: str, **others: Any) -> wildtta.Adapter:
+    network = make(kind)
+    return wildtta.adapt(network, method, **settings(method, network, **others))

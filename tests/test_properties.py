@@ -1,0 +1,256 @@
+"""Properties that every method must have on every kind of network."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from cases import IMPOSSIBLE, KINDS, LEARNING, METHODS, adapter, settings
+from networks import images, make
+from torch import Tensor, nn
+
+import wildtta
+from wildtta.core import tree
+
+every = pytest.mark.parametrize(("method", "kind"), [(method, kind) for method in METHODS for kind in KINDS])
+learning = pytest.mark.parametrize(("method", "kind"), [(method, kind) for method in LEARNING for kind in KINDS])
+selective = pytest.mark.parametrize(("method", "kind"), [(method, kind) for method in IMPOSSIBLE for kind in KINDS])
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor], *, but: tuple[str, ...] = ()) -> bool:
+    """Equality to the bit (a NaN equals itself), leaving out some leaves."""
+    one, two = tree.flatten(first), tree.flatten(second)
+    return one.keys() == two.keys() and all(
+        torch.equal(one[name].nan_to_num(-7.0), two[name].nan_to_num(-7.0)) for name in one if name not in but
+    )
+
+
+def feed(model: wildtta.Adapter, start: int, stop: int) -> list[Tensor]:
+    return [model(images(8, step)) for step in range(start, stop)]
+
+
+@learning
+def test_it_learns_and_only_the_chosen_parameters_move(method: str, kind: str) -> None:
+    model = adapter(method, kind)
+    feed(model, 0, 4)
+    assert model.report.updates >= 3
+    assert 0 < model.report.selected <= model.report.seen == 32
+    assert model.report.loss == model.report.loss  # not NaN
+    before, after = dict(make(kind).named_parameters()), dict(model.export().named_parameters())
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved
+    assert moved <= set(model.method.layout.names)
+
+
+@every
+def test_reset_restores_the_bits(method: str, kind: str) -> None:
+    model = adapter(method, kind)
+    first = tree.map(Tensor.clone, model.state)
+    answers = feed(model, 0, 3)
+    model.reset()
+    assert same(model.state, first)
+    assert all(torch.equal(again, answer) for again, answer in zip(feed(model, 0, 3), answers, strict=True))
+
+
+@every
+def test_save_load_continue_is_the_uninterrupted_run(method: str, kind: str, tmp_path: Path) -> None:
+    model = adapter(method, kind)
+    feed(model, 0, 3)
+    model.save(tmp_path / "state.safetensors")
+    expected = feed(model, 3, 6)
+    other = adapter(method, kind)
+    other.load(tmp_path / "state.safetensors")
+    assert all(torch.equal(found, answer) for found, answer in zip(feed(other, 3, 6), expected, strict=True))
+    assert same(other.state, model.state)
+    assert str(other.report) == str(model.report)
+
+
+@every
+def test_the_state_dict_carries_what_was_learnt(method: str, kind: str) -> None:
+    model, other = adapter(method, kind), adapter(method, kind)
+    feed(model, 0, 3)
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    assert same(other.state, model.state)
+    assert torch.equal(other(images(8, 9)), model(images(8, 9)))
+
+
+@selective
+def test_an_empty_selection_changes_nothing(method: str, kind: str) -> None:
+    model = adapter(method, kind)
+    feed(model, 0, 2)  # so that momentum and moving averages are not zero
+    network = make(kind)
+    none = wildtta.adapt(network, method, **settings(method, network, **IMPOSSIBLE[method]))
+    none.state = model.state
+    before = model.state
+    for step in (5, 6):
+        assert none(images(8, step)).shape == (8, 10)
+    assert same(none.state, before, but=("counters/seen",))
+    assert none.report.seen == 32
+
+
+@every
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_batch_that_is_not_finite_changes_nothing_and_is_counted(method: str, kind: str, poison: float) -> None:
+    model = adapter(method, kind)
+    feed(model, 0, 2)
+    before = model.state
+    batch = images(8, 5)
+    clean = model.method.predict(model.network, before, batch)
+    batch[3, 1, 4, 4] = poison
+    answer = model(batch)
+    assert answer.shape == (8, 10)
+    if kind != "bn":  # the others' predictions are as without it
+        others = [0, 1, 2, 4, 5, 6, 7]
+        torch.testing.assert_close(answer[others], clean[others])
+    assert same(model.state, before, but=("counters/seen", "counters/skipped"))
+    assert model.report.skipped == 1
+    assert not model.outcome.mask.any()
+    feed(model, 5, 7)
+    assert torch.isfinite(model.state["stream"]["theta"]).all()
+
+
+@every
+def test_the_callers_network_is_never_changed(method: str, kind: str) -> None:
+    network = make(kind).train()
+    network.stray = nn.Dropout(0.5)
+    bits = copy.deepcopy(network.state_dict())
+    flags = [(p.requires_grad, p.grad) for p in network.parameters()]
+    hooks = [dict(layer._forward_pre_hooks) for layer in network.modules()]
+    model = wildtta.adapt(network, method, **settings(method, network))
+    feed(model, 0, 2)
+    assert network.training
+    assert all(torch.equal(value, bits[name]) for name, value in network.state_dict().items())
+    assert flags == [(p.requires_grad, p.grad) for p in network.parameters()]
+    assert hooks == [dict(layer._forward_pre_hooks) for layer in network.modules()]
+    kept = model.state
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+    assert model(images(8, 3)).abs().max() > 0, "the adapter does not share the caller's memory"
+    assert model.state is not kept
+
+
+@every
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_works_without_gradients(method: str, kind: str, mode: type) -> None:
+    plain, model = adapter(method, kind), adapter(method, kind)
+    expected = feed(plain, 0, 3)
+    with mode():
+        found = feed(model, 0, 3)
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+    assert not any(answer.requires_grad for answer in expected)
+    with mode():  # made inside, used outside
+        model = adapter(method, kind)
+    assert all(torch.equal(one, two) for one, two in zip(feed(model, 0, 3), expected, strict=True))
+
+
+@every
+def test_dropout_stays_off(method: str, kind: str) -> None:
+    network = make(kind)
+    one = wildtta.adapt(network.train(), method, **settings(method, network))
+    one.train()
+    two = adapter(method, kind)
+    assert not any(layer.training for layer in one.modules())
+    assert all(torch.equal(a, b) for a, b in zip(feed(one, 0, 2), feed(two, 0, 2), strict=True))
+
+
+@every
+def test_frozen_predicts_only_and_export_predicts_the_same(method: str, kind: str) -> None:
+    model = adapter(method, kind)
+    feed(model, 0, 3)
+    before = model.state
+    with model.frozen() as still:
+        answer = still(images(8, 7))
+    assert model.state is before
+    plain = model.export()
+    with torch.no_grad():
+        assert torch.equal(plain(images(8, 7)), answer)
+    assert not any(layer._forward_pre_hooks for layer in plain.modules())
+    # with gradients, attention takes another path through torch: equal but for rounding
+    torch.testing.assert_close(model(images(8, 7)), answer, rtol=1e-5, atol=1e-5)
+    assert model.state is not before
+
+
+@every
+def test_under_autocast(method: str, kind: str) -> None:
+    """The network runs in bfloat16, the state stays in float32 and follows the float32 run."""
+    plain, model = adapter(method, kind), adapter(method, kind)
+    expected = feed(plain, 0, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = feed(model, 0, 3)
+    assert {leaf.dtype for leaf in tree.flatten(model.state).values()} <= {torch.float32, torch.int64, torch.bool}
+    assert found[0].dtype == torch.bfloat16
+    assert model.outcome.loss.dtype == torch.float32
+    assert (found[-1] - expected[-1]).abs().mean() < 0.15
+    assert model.report.skipped == 0
+
+
+@every
+def test_in_half_precision(method: str, kind: str) -> None:
+    """A network converted to bfloat16 learns in float32."""
+    model = adapter(method, kind).bfloat16()
+    for step in range(2):
+        answer = model(images(8, step).bfloat16())
+    assert answer.dtype == torch.bfloat16
+    assert model.state["stream"]["theta"].dtype == model.method.layout.initial.dtype == torch.float32
+    assert model.report.skipped == 0
+    if method != "source":
+        assert model.report.updates == 2
+        assert not torch.equal(model.state["stream"]["theta"], model.method.layout.initial)
+
+
+@every
+def test_channels_last_and_ragged_batches(method: str, kind: str) -> None:
+    plain = adapter(method, kind)
+    model = adapter(method, kind).to(memory_format=torch.channels_last)
+    for step, size in enumerate((8, 8, 3, 1)):
+        batch = images(size, step)
+        expected = plain(batch)
+        found = model(batch.contiguous(memory_format=torch.channels_last))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert model.report.seen == 20
+
+
+@every
+def test_a_copy_goes_its_own_way(method: str, kind: str) -> None:
+    model = adapter(method, kind)
+    feed(model, 0, 2)
+    twin = copy.deepcopy(model)
+    expected = twin(images(8, 2))
+    assert torch.equal(model(images(8, 2)), expected)
+    assert same(model.state, twin.state)
+
+
+@every
+def test_functional_transforms_give_the_same(method: str, kind: str) -> None:
+    """The pure step runs under `torch.func`, and, where images do not mix, vmapped over streams."""
+
+    def differentiate(loss_of, theta):  # type: ignore[no-untyped-def]
+        gradient, (_, rest) = torch.func.grad_and_value(loss_of, has_aux=True)(theta)
+        return gradient, rest
+
+    streams = [adapter(method, kind, seed=seed) for seed in (0, 1, 2)]
+    for offset, model in enumerate(streams):
+        feed(model, offset, offset + 2)
+    states = [model.state for model in streams]
+    batches = [images(8, 10 + offset) for offset in range(3)]
+    expected = [model(batch) for model, batch in zip(streams, batches, strict=True)]
+    step, network = streams[0].method.step, streams[0].network
+
+    alone, outcome = step(network, states[0], batches[0], differentiate)
+    torch.testing.assert_close(outcome.logits, expected[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(alone["stream"]["theta"], streams[0].state["stream"]["theta"], rtol=1e-5, atol=1e-5)
+    if kind == "bn":
+        return
+    stacked = tree.map(lambda *leaves: torch.stack(leaves), *states)
+    together, outcomes = torch.func.vmap(lambda state, batch: step(network, state, batch, differentiate))(
+        stacked, torch.stack(batches)
+    )
+    for place, model in enumerate(streams):
+        torch.testing.assert_close(outcomes.logits[place], expected[place], rtol=1e-5, atol=1e-5)
+        for name, leaf in tree.flatten(model.state).items():
+            torch.testing.assert_close(
+                tree.flatten(together)[name][place], leaf, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
+            )
