@@ -7,8 +7,8 @@
 
 from wildtta.adapter import Adapter, Report, adapt
 from wildtta.core import Method
-from wildtta.methods import methods, register
 from wildtta.network import Network
+from wildtta.recipes import methods, register
 from wildtta.source import Fisher, Region
 
 __version__ = "0.1.0"

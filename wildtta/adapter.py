@@ -17,8 +17,8 @@ from wildtta.core import tree
 from wildtta.core.guards import Guard, Outcome, named_guard
 from wildtta.core.method import Method
 from wildtta.core.tree import State
-from wildtta.methods import build, recipe
 from wildtta.network import Network
+from wildtta.recipes import build, recipe
 from wildtta.runners import eager
 from wildtta.source import Fisher, Region
 

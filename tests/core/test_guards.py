@@ -68,8 +68,8 @@ def test_collapse_goes_back_to_parameters_from_before() -> None:
         assert collapsing < 6, "a collapse is noticed within a few windows"
     assert 10 <= reached <= 18, "a copy at least a window old, from before the collapse"
     assert watched.now["update"]["velocity"].abs().max() == 0
-    assert watched.memory["pace"] == 0.5
-    assert watched.step(spread()) == reached + 0.5, "half steps from then on"
+    assert watched.memory["pace"] == 0.25
+    assert watched.step(spread()) == reached + 0.25, "smaller steps from then on"
 
 
 def test_a_second_collapse_without_a_good_copy_starts_afresh() -> None:
@@ -80,7 +80,7 @@ def test_a_second_collapse_without_a_good_copy_starts_afresh() -> None:
         while watched.step(one_class()) != 0.0:
             assert watched.resets < 3
     assert watched.resets == 2
-    assert watched.memory["pace"] == 0.25
+    assert watched.memory["pace"] == 0.0625
 
 
 def test_a_jump_is_taken_back() -> None:

@@ -30,7 +30,6 @@ from wildtta.core import (
 )
 from wildtta.core.measures import shuffle_patches
 from wildtta.core.updates import Evaluation
-from wildtta.methods import _RECIPES
 
 
 def prediction(logits: Tensor) -> Prediction:
@@ -223,13 +222,10 @@ def test_a_new_method_in_ten_lines() -> None:
         gap = measure(lambda p: -(p.logits.topk(2).values @ torch.tensor([1.0, -1.0])))
         return Method(network.norms(), entropy(), sgd(lr), selection=below(gap, -threshold))
 
-    try:
-        _, model = run("margin-tent", threshold=0.5)
-        assert 0 < model.report.selected < model.report.seen
-        assert wildtta.methods()["margin-tent"].hyperparameters == {"lr": 0.01, "threshold": 1.0}
-        assert wildtta.methods()["margin-tent"].summary.startswith("Entropy of images whose")
-    finally:
-        del _RECIPES["margin-tent"]
+    _, model = run("margin-tent", threshold=0.5)
+    assert 0 < model.report.selected < model.report.seen
+    assert wildtta.methods()["margin-tent"].hyperparameters == {"lr": 0.01, "threshold": 1.0}
+    assert wildtta.methods()["margin-tent"].summary.startswith("Entropy of images whose")
 
 
 def test_alignment_recentres_without_gradients() -> None:

@@ -77,21 +77,22 @@ class recover_on_collapse(Guard):
 
 
 class go_back_on_collapse(Guard):
-    """Go back to the last good parameters when predictions collapse, and learn half as fast from then on.
+    """Go back to the last good parameters when predictions collapse, and learn more slowly from then on.
 
     Collapse has two signs. The entropy of the mean prediction over the last `window` images, which says how many classes
     the stream is being sorted into, falls below `share` of its usual level; or a single step is more than `spike` times as
-    long as usual. Usual is what this stream itself has shown since it began or was last set back, with a memory of ten
-    windows, so that a stream whose classes change is not mistaken for a collapse for longer than that.
+    long as usual. Usual is what this stream itself has shown since it began or was last set back: it follows a rise within
+    a few windows and a fall only within fifty, so that a slow collapse does not become usual. A stream that does narrow to
+    few classes is set back once, and measured anew.
 
     Good parameters are a copy at least one window old, taken while the level was as usual. If the stream collapses again before
-    such a copy could be taken, they were not good: it starts afresh. Each time the steps are halved (`pace`), until the
-    stream survives. A guard that never has to act does not change a bit.
+    such a copy could be taken, they were not good: it starts afresh. Each time the steps shrink by `slower`, until the stream
+    survives. A guard that never has to act does not change a bit.
     """
 
-    def __init__(self, window: int = 256, share: float = 0.85, spike: float = 10.0) -> None:
+    def __init__(self, window: int = 256, share: float = 0.85, spike: float = 10.0, slower: float = 0.25) -> None:
         super().__init__()
-        self.window, self.share, self.spike = window, share, spike
+        self.window, self.share, self.spike, self.slower = window, share, spike, slower
 
     def init(self, fresh: State, classes: int) -> State:
         theta = fresh["theta"]
@@ -113,7 +114,6 @@ class go_back_on_collapse(Guard):
     ) -> tuple[State, State, Tensor]:
         count = outcome.probabilities.shape[0]
         forget = (1 - 1 / self.window) ** count
-        slowly = 0.1 * (1 - forget)
         average = forget * memory["average"] + (1 - forget) * outcome.probabilities.mean(0).to(memory["average"].dtype)
         filled = forget * memory["filled"] + (1 - forget)
         warm = memory["filled"] > 0.6  # about one window seen
@@ -126,8 +126,9 @@ class go_back_on_collapse(Guard):
         jumped = warm & (length > self.spike * memory["step"]) & (memory["step"] > 0)
         back = outcome.finite & (collapsed | jumped)
 
-        usual = torch.where(warm, memory["level"] + slowly * (level - memory["level"]), level)
-        quick = torch.where(warm, slowly, 0.5)
+        follow = (1 - forget) * torch.where(level > memory["level"], 0.25, 0.02)
+        usual = torch.where(warm, memory["level"] + follow * (level - memory["level"]), level)
+        quick = torch.where(warm, 0.1 * (1 - forget), 0.5)
         step = torch.where(outcome.learned, memory["step"] + quick * (length - memory["step"]), memory["step"])
         healthy = warm & (level > 0.5 * (1 + self.share) * memory["level"])
         ripe = healthy & (memory["age"] >= self.window)
@@ -144,7 +145,7 @@ class go_back_on_collapse(Guard):
         }
         good = torch.where(memory["proven"], memory["good"], fresh["theta"])
         restarted = self.init(fresh, average.shape[0])
-        restarted |= {"good": good, "candidate": good, "pace": 0.5 * memory["pace"]}
+        restarted |= {"good": good, "candidate": good, "pace": self.slower * memory["pace"]}
         slowed = torch.where(memory["pace"] < 1, before["theta"] + memory["pace"] * change, stream["theta"])
 
         memory = tree.select(outcome.finite, tree.select(back, restarted, calm), memory)
@@ -152,7 +153,7 @@ class go_back_on_collapse(Guard):
         return memory, stream, back
 
     def extra_repr(self) -> str:
-        return f"window={self.window}, share={self.share}, spike={self.spike}"
+        return f"window={self.window}, share={self.share}, spike={self.spike}, slower={self.slower}"
 
 
 _NAMED: dict[str, Callable[[], Guard]] = {"collapse": go_back_on_collapse, "recover": recover_on_collapse}

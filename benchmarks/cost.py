@@ -1,0 +1,177 @@
+"""What the losses and a step cost, as tables.
+
+    python benchmarks/cost.py                      # CPU: losses at C = 1000, a step at 64 px
+    python benchmarks/cost.py --device cuda        # and a step at 224 px
+    python benchmarks/cost.py --only wide          # C = 21,841, d = 768, B = 64, in a process of its own
+
+Times are medians with the quartiles, methods taken in turn within each round so that they share what the machine does. Memory is
+the peak over what was allocated before: the allocator's on CUDA; on the CPU, what the profiler's allocations add up to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import wildtta
+from wildtta.core import Neighbourhood, Prediction, entropy, region_confidence
+
+MIB = 2**20
+
+
+def prediction(logits: Tensor) -> Prediction:
+    return Prediction(logits, logits, logits, torch.arange(len(logits)), lambda _: prediction(logits))
+
+
+def cubic(logits: Tensor, weight: Tensor, variance: Tensor) -> Tensor:
+    """Region confidence by the plain formula, with its B × C × C tensor: the comparison."""
+    half = 0.5 * torch.cdist(weight * variance.sqrt(), weight * variance.sqrt()).square()
+    own = 0.5 * (weight.square() * variance).sum(-1)
+    u = logits.log_softmax(-1)
+    sums = (u[:, None] + half).logsumexp(-1)
+    return ((logits + own).softmax(-1) * (sums - u)).sum(-1) + 0.5 * (u.exp() * sums).sum(-1)
+
+
+def peak_memory(function: Callable[[], object], device: str) -> float:
+    """MiB at the highest point of a call, over what there was before."""
+    function()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        function()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / MIB
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        function()
+    total = highest = 0
+    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            highest = max(highest, total)
+    return highest / MIB
+
+
+def in_turn(
+    functions: dict[str, Callable[[], object]], rounds: int, device: str
+) -> dict[str, tuple[float, float, float]]:
+    """Milliseconds of each function: quartiles over rounds in which each is called once."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for turn in range(rounds + 2):
+        for name, function in functions.items():
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            function()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 2:
+                times[name].append(1000 * (time.perf_counter() - start))
+    found = {}
+    for name, values in times.items():
+        low, middle, high = torch.tensor(values).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+        found[name] = (low, middle, high)
+    return found
+
+
+def losses(device: str, classes: int = 1000, features: int = 2048, batch: int = 64) -> None:
+    torch.manual_seed(0)
+    weight = 0.03 * torch.randn(classes, features, device=device)
+    variance = 0.06 * torch.ones(features, device=device)
+    logits = (3 * torch.randn(batch, classes, device=device)).requires_grad_()
+    around, plain = Neighbourhood(weight, variance, 1.2), entropy()
+    confidence = region_confidence(around)
+
+    def gradient(loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        return lambda: torch.autograd.grad(loss().sum(), logits)[0]
+
+    functions = {
+        "entropy": gradient(lambda: plain(prediction(logits))),
+        "region confidence": gradient(lambda: confidence(prediction(logits))),
+        "the same with a B × C × C tensor": gradient(lambda: cubic(logits, weight, 1.2 * variance)),
+    }
+    times = in_turn(functions, 10, device)
+    memory = {name: peak_memory(function, device) for name, function in functions.items()}
+    constants = sum(buffer.numel() * buffer.element_size() for buffer in around.buffers()) / MIB
+    print(f"\nLoss and gradient, B = {batch}, C = {classes}, float32, {device}")
+    print("| loss | ms (quartiles) | peak MiB | over entropy |\n| --- | --- | --- | --- |")
+    for name, (low, middle, high) in times.items():
+        over = memory[name] - memory["entropy"]
+        print(f"| {name} | {middle:.2f} ({low:.2f} to {high:.2f}) | {memory[name]:.1f} | {over:+.1f} |")
+    together = memory["region confidence"] - memory["entropy"] + constants
+    print(f"Constants kept for the run: {constants:.1f} MiB; with them, {together:.1f} over entropy.")
+
+
+def wide(classes: int = 21_841, features: int = 768, batch: int = 64) -> None:
+    torch.manual_seed(0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    weight, variance = 0.05 * torch.randn(classes, features), 0.06 * torch.ones(features)
+    logits = (3 * torch.randn(batch, classes)).requires_grad_()
+    start = time.perf_counter()
+    around = Neighbourhood(weight, variance, 1.2)
+    built = time.perf_counter() - start
+    start = time.perf_counter()
+    torch.autograd.grad(region_confidence(around)(prediction(logits)).sum(), logits)
+    took = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"\nC = {classes}, d = {features}, B = {batch}, CPU: constants built in {built:.1f} s, loss and gradient {took:.2f} s,"
+    )
+    print(f"largest resident size of the process {peak / 1024:.2f} GiB ({before / 1024:.2f} GiB before)")
+
+
+def step(device: str, side: int, batch: int, rounds: int, small_stem: bool) -> None:
+    import timm
+
+    torch.manual_seed(0)
+    network = timm.create_model("resnet50_gn", num_classes=1000).to(device)
+    if small_stem:
+        network.maxpool = nn.Identity()
+    region = wildtta.Region(torch.full((2048,), 1e-3, device=device))
+    images = torch.randn(batch, 3, side, side, device=device)
+    if device == "cpu":
+        images = images.contiguous(memory_format=torch.channels_last)
+    methods = {
+        "tent": wildtta.adapt(network, "tent"),
+        "recap, the same layers": wildtta.adapt(network, "recap", region=region, threshold=2.0, frozen_top=False),
+        "recap": wildtta.adapt(network, "recap", region=region, threshold=2.0),
+    }
+    if device == "cpu":
+        methods = {name: adapter.to(memory_format=torch.channels_last) for name, adapter in methods.items()}
+    times = in_turn(
+        {name: lambda adapter=adapter: adapter(images) for name, adapter in methods.items()}, rounds, device
+    )
+    for name, adapter in methods.items():
+        assert adapter.report.selected == adapter.report.seen, f"{name} must learn from all images to be compared"
+    print(f"\nA step, ResNet50-GN, {side} px, batch {batch}, float32, eager, {device}: every image teaches")
+    print("| method | ms (quartiles) | ÷ tent |\n| --- | --- | --- |")
+    for name, (low, middle, high) in times.items():
+        print(f"| {name} | {middle:.1f} ({low:.1f} to {high:.1f}) | {middle / times['tent'][1]:.3f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--only", choices=["losses", "wide", "step"])
+    parser.add_argument("--rounds", type=int, default=8)
+    arguments = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    if arguments.only in (None, "losses"):
+        losses(arguments.device)
+    if arguments.only in (None, "wide"):
+        wide()
+    if arguments.only in (None, "step"):
+        if arguments.device == "cuda":
+            step("cuda", 224, 64, 5 * arguments.rounds, small_stem=False)
+        else:
+            step("cpu", 64, 64, arguments.rounds, small_stem=True)
+
+
+if __name__ == "__main__":
+    main()

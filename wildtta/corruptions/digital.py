@@ -1,0 +1,115 @@
+"""Digital changes: brightness, contrast, saturation, elastic deformation, pixelation and JPEG.
+
+Every function here takes a batch of whole grey levels (float32, 0 to 255), a key for each image and the parameters
+of a severity, and returns grey levels, neither clipped nor rounded: `corrupt` does that.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core import keys
+from . import _filters, _jpeg
+
+__all__ = ["brightness", "contrast", "elastic_transform", "jpeg_compression", "pixelate", "saturate"]
+
+
+def contrast(levels: Tensor, key: Tensor, factor: float) -> Tensor:
+    mean = levels.double().mean((-2, -1), keepdim=True).float()  # a float64 sum of whole numbers is exact
+    return (levels - mean) * factor + mean
+
+
+def brightness(levels: Tensor, key: Tensor, shift: float) -> Tensor:
+    """Add to the value of HSV. Hue and saturation are ratios, so this scales the pixel; black turns grey."""
+    value = levels.amax(1, keepdim=True)
+    raised = (value + 255 * shift).clamp(max=255)
+    return torch.where(value > 0, levels * (raised / value.clamp(min=1)), raised)
+
+
+def saturate(levels: Tensor, key: Tensor, parameters: tuple[float, float]) -> Tensor:
+    """Scale and shift the saturation of HSV. A grey pixel counts as a red of saturation 0, as in scikit-image."""
+    factor, shift = parameters
+    value, least = levels.amax(1, keepdim=True), levels.amin(1, keepdim=True)
+    spread = value - least
+    saturation = (spread / value.clamp(min=1) * factor + shift).clamp(0, 1)
+    depth = (value - levels) / spread.clamp(min=1)  # 0 for the strongest channel, 1 for the weakest
+    red = torch.tensor([0.0, 1.0, 1.0], device=levels.device)[:, None, None]
+    return value - value * saturation * torch.where(spread > 0, depth, red)
+
+
+def elastic_transform(levels: Tensor, key: Tensor, parameters: tuple[float, float, float]) -> Tensor:
+    """A random affine map, then a smooth random displacement of every pixel."""
+    strength, sigma, affine = parameters
+    height, width = levels.shape[-2:]
+    device = levels.device
+    across, down = torch.arange(width, device=device), torch.arange(height, device=device)[:, None]
+
+    # The affine map takes three corners of a square to jittered places; pixels are fetched through its inverse.
+    reach = min(height, width) // 3
+    jitter = (keys.uniform(keys.fold(key, 0), (3, 2), torch.float64) * 2 - 1) * affine
+    corners = jitter + 2 * reach * torch.tensor([[1, 1], [1, 0], [0, 0]], device=device)
+    (ax, ay), (bx, by) = ((corners[:, index] - corners[:, 2]).unbind(-1) for index in (0, 1))
+    scale = 2 * reach / (ax * by - ay * bx)
+    # The rows of the inverse: [2r, 2r; 2r, 0] (the corners' differences before) times [ax, bx; ay, by] inverted.
+    inverse = [[(by - ay) * scale, (ax - bx) * scale], [by * scale, -bx * scale]]
+    originx, originy = width // 2 - reach, height // 2 - reach
+    x = across - (originx + corners[:, 2, 0])[:, None, None]
+    y = down - (originy + corners[:, 2, 1])[:, None, None]
+    (xx, xy), (yx, yy) = ([part[:, None, None] for part in row] for row in inverse)
+    levels = _sample(levels, x * xx + y * xy + originx, x * yx + y * yy + originy, "reflect")
+
+    if strength:
+        rows, columns = (_filters.matrix(side, sigma, device) for side in (height, width))
+        noise = keys.uniform(keys.fold(key, 1), (2, height, width)) * 2 - 1
+        noise = (noise * 2**11).round().double() / 2**11  # few enough digits for exact products
+        dx, dy = (rows @ noise @ columns.T * strength).unbind(1)
+        levels = _sample(levels, across + dx, down + dy, "symmetric")
+    return levels
+
+
+def _sample(images: Tensor, x: Tensor, y: Tensor, mode: str) -> Tensor:
+    """Bilinear interpolation at pixel positions, reflected at the edge as `_filters.pad` does."""
+    height, width = images.shape[-2:]
+    corners = mode == "reflect"
+    if corners:
+        grid = torch.stack([x * (2 / (width - 1)) - 1, y * (2 / (height - 1)) - 1], -1)
+    else:
+        grid = torch.stack([(x + 0.5) * (2 / width) - 1, (y + 0.5) * (2 / height) - 1], -1)
+    return F.grid_sample(images, grid.float(), padding_mode="reflection", align_corners=corners)
+
+
+def pixelate(levels: Tensor, key: Tensor, share: float) -> Tensor:
+    """Shrink and enlarge with a box filter, rounding after each axis, as Pillow does."""
+    height, width = levels.shape[-2:]
+    for axis, side in ((-1, int(width * share)), (-2, int(height * share))):
+        first, last, count = _boxes(levels.shape[axis], side, levels.device)
+        prefix = F.pad(levels.int(), (1, 0) if axis == -1 else (0, 0, 1, 0)).cumsum(axis, dtype=torch.int32)
+        total = prefix.index_select(axis, last) - prefix.index_select(axis, first)
+        levels = (total / (count if axis == -1 else count[:, None]) + 0.5).floor()
+    for axis, side in ((-1, width), (-2, height)):
+        levels = levels.index_select(axis, _boxes(levels.shape[axis], side, levels.device)[0])
+    return levels
+
+
+@lru_cache(maxsize=64)
+def _boxes(side: int, resized: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The range of pixels whose mean each pixel of a resized axis is, and their number (1 where it grows)."""
+    scale = side / resized
+    middle = (np.arange(resized) + 0.5) * scale
+    reach = max(scale, 1) / 2
+    first = np.floor(middle - reach + 0.5).astype(np.int64)
+    last = np.minimum(np.floor(middle + reach + 0.5).astype(np.int64), side)
+    # Pillow weighs the pixels at either end once more; where they lie on the box's edge its rounding decides.
+    first += (first - middle + 0.5) * (1 / (2 * reach)) <= -0.5
+    last -= (last - 1 - middle + 0.5) * (1 / (2 * reach)) > 0.5
+    parts = (torch.from_numpy(part).to(device) for part in (first, last, last - first))
+    return tuple(parts)  # type: ignore[return-value]
+
+
+def jpeg_compression(levels: Tensor, key: Tensor, quality: int) -> Tensor:
+    return _jpeg.round_trip(levels, quality)
