@@ -85,7 +85,7 @@ class go_back_on_collapse(Guard):
     a few windows and a fall only within fifty, so that a slow collapse does not become usual. A stream that does narrow to
     few classes is set back once, and measured anew.
 
-    Good parameters are a copy at least one window old, taken while the level was as usual. If the stream collapses again before
+    Good parameters are a copy at least two windows old, taken while the level was as usual. If the stream collapses again before
     such a copy could be taken, they were not good: it starts afresh. Each time the steps shrink by `slower`, until the stream
     survives. A guard that never has to act does not change a bit.
     """
@@ -131,7 +131,7 @@ class go_back_on_collapse(Guard):
         quick = torch.where(warm, 0.1 * (1 - forget), 0.5)
         step = torch.where(outcome.learned, memory["step"] + quick * (length - memory["step"]), memory["step"])
         healthy = warm & (level > 0.5 * (1 + self.share) * memory["level"])
-        ripe = healthy & (memory["age"] >= self.window)
+        ripe = healthy & (memory["age"] >= 2 * self.window)
         calm = {
             "average": average,
             "filled": filled,
