@@ -10,9 +10,11 @@ import torch
 from cases import IMPOSSIBLE, KINDS, LEARNING, METHODS, adapter, settings
 from networks import images, make
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import wildtta
 from wildtta.core import tree
+from wildtta.runners.eager import differentiate
 
 every = pytest.mark.parametrize(("method", "kind"), [(method, kind) for method in METHODS for kind in KINDS])
 learning = pytest.mark.parametrize(("method", "kind"), [(method, kind) for method in LEARNING for kind in KINDS])
@@ -223,14 +225,46 @@ def test_a_copy_goes_its_own_way(method: str, kind: str) -> None:
     assert same(model.state, twin.state)
 
 
+def functional(loss_of, theta):  # type: ignore[no-untyped-def]
+    """`differentiate` by `torch.func`."""
+    gradient, (_, rest) = torch.func.grad_and_value(loss_of, has_aux=True)(theta)
+    return gradient, rest
+
+
+@every
+def test_a_step_never_looks_at_the_data(method: str, kind: str) -> None:
+    """No value is read back from a tensor: on a GPU the host would have to wait for it."""
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):  # type: ignore[no-untyped-def]
+            assert "_local_scalar_dense" not in str(function), "a tensor was read"
+            assert "nonzero" not in str(function), "a shape depends on the data"
+            return function(*arguments, **(keywords or {}))
+
+    model = adapter(method, kind, guard="collapse")
+    batch = images(8)
+    with Watch():
+        model.method.step(model.network, model.state, batch, differentiate)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_is_one_graph_to_the_compiler(method: str) -> None:
+    torch.compiler.reset()
+    model = adapter(method, "gn", guard="collapse")
+    model(images(8, 0))
+    step, network = model.method.step, model.network
+    compiled = torch.compile(
+        lambda state, batch: step(network, state, batch, functional), fullgraph=True, backend="eager"
+    )
+    with torch.no_grad():
+        state, outcome = compiled(model.state, images(8, 1))
+    torch.testing.assert_close(outcome.logits, model(images(8, 1)))
+    torch.testing.assert_close(state["stream"]["theta"], model.state["stream"]["theta"])
+
+
 @every
 def test_functional_transforms_give_the_same(method: str, kind: str) -> None:
     """The pure step runs under `torch.func`, and, where images do not mix, vmapped over streams."""
-
-    def differentiate(loss_of, theta):  # type: ignore[no-untyped-def]
-        gradient, (_, rest) = torch.func.grad_and_value(loss_of, has_aux=True)(theta)
-        return gradient, rest
-
     streams = [adapter(method, kind, seed=seed) for seed in (0, 1, 2)]
     for offset, model in enumerate(streams):
         feed(model, offset, offset + 2)
@@ -239,13 +273,13 @@ def test_functional_transforms_give_the_same(method: str, kind: str) -> None:
     expected = [model(batch) for model, batch in zip(streams, batches, strict=True)]
     step, network = streams[0].method.step, streams[0].network
 
-    alone, outcome = step(network, states[0], batches[0], differentiate)
+    alone, outcome = step(network, states[0], batches[0], functional)
     torch.testing.assert_close(outcome.logits, expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(alone["stream"]["theta"], streams[0].state["stream"]["theta"], rtol=1e-5, atol=1e-5)
     if kind == "bn":
         return
     stacked = tree.map(lambda *leaves: torch.stack(leaves), *states)
-    together, outcomes = torch.func.vmap(lambda state, batch: step(network, state, batch, differentiate))(
+    together, outcomes = torch.func.vmap(lambda state, batch: step(network, state, batch, functional))(
         stacked, torch.stack(batches)
     )
     for place, model in enumerate(streams):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ class Prediction:
 
     Attributes:
         logits: B × C, in float32 or wider, whatever precision the network ran in.
+        log_probabilities, probabilities: of the logits, B × C.
         feature: B × d, what entered the head.
         images: the batch itself.
         keys: B int64 keys, one an image, for parts that draw random numbers (see `wildtta.core.keys`).
@@ -30,19 +30,13 @@ class Prediction:
         self.images = images
         self.keys = keys
         self.again = again
+        self.log_probabilities = logits.log_softmax(-1)
+        self.probabilities = self.log_probabilities.exp()
         self._remembered: dict[nn.Module, Tensor] = {}
 
     @property
     def classes(self) -> int:
         return self.logits.shape[-1]
-
-    @cached_property
-    def log_probabilities(self) -> Tensor:
-        return self.logits.log_softmax(-1)
-
-    @cached_property
-    def probabilities(self) -> Tensor:
-        return self.log_probabilities.exp()
 
     def remember(self, part: nn.Module, compute: Callable[[Prediction], Tensor]) -> Tensor:
         """`compute(self)`, once: a measure that selects, weights and is minimised is computed a single time."""
