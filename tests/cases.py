@@ -48,6 +48,6 @@ def settings(method: str, network: torch.nn.Module, **others: Any) -> dict[str, 
     return found | others
 
 
-def adapter(method: str, kind: str, **others: Any) -> wildtta.Adapter:
-    network = make(kind)
+def adapter(method: str, kind: str, dtype: torch.dtype = torch.float32, **others: Any) -> wildtta.Adapter:
+    network = make(kind, dtype)
     return wildtta.adapt(network, method, **settings(method, network, **others))

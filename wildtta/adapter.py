@@ -120,7 +120,7 @@ class Adapter(nn.Module):
         if method.batch_statistics:
             network.use_batch_statistics()
         self.network = network
-        self.method = method
+        self.method = method.to(network.head[0].device)
         self.name = name
         self.settings = {key: _description(value) for key, value in (settings or {}).items() if value is not None}
         self.seed = seed

@@ -144,12 +144,16 @@ class go_back_on_collapse(Guard):
             "pace": memory["pace"],
         }
         good = torch.where(memory["proven"], memory["good"], fresh["theta"])
-        restarted = self.init(fresh, average.shape[0])
-        restarted |= {"good": good, "candidate": good, "pace": self.slower * memory["pace"]}
+        restarted = {
+            **self.init(fresh, average.shape[0]),
+            "good": good,
+            "candidate": good,
+            "pace": self.slower * memory["pace"],
+        }
         slowed = torch.where(memory["pace"] < 1, before["theta"] + memory["pace"] * change, stream["theta"])
 
         memory = tree.select(outcome.finite, tree.select(back, restarted, calm), memory)
-        stream = tree.select(back, fresh | {"theta": good}, stream | {"theta": slowed})
+        stream = tree.select(back, {**fresh, "theta": good}, {**stream, "theta": slowed})
         return memory, stream, back
 
     def extra_repr(self) -> str:

@@ -130,7 +130,7 @@ class Method(nn.Module):
             with torch.no_grad():
                 _, rest = self._loss(network, stream, images, keys, theta, None)
             first = used = Evaluation(torch.zeros_like(theta), **rest)
-            moved = stream | {"alignment": first.alignment}
+            moved = {**stream, "alignment": first.alignment}
         else:
             first = evaluate(theta)
             new_theta, new_update, used = self.update(first, evaluate, theta, stream["update"])
