@@ -31,6 +31,58 @@ def test_no_normalisation_layers() -> None:
     assert wildtta.adapt(nn.Sequential(plain(), nn.Linear(8, 5)), "source")(images(2)).shape == (2, 5)
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("recap", {"tau": -1.0}, "tau scales a variance and cannot be -1.0"),
+        (
+            "tent",
+            {"lr": -1.0},
+            "lr must be a number that is not negative, or a function of the batch size, but is -1.0",
+        ),
+        ("tent", {"lr": "0.1"}, "but is '0.1'"),
+        ("deyo", {"patches": 0}, "patches must be at least 1, but is 0"),
+    ],
+)
+def test_settings_that_make_no_sense(method: str, options: dict, message: str) -> None:
+    network = make("gn")
+    with pytest.raises(ValueError, match=message):
+        wildtta.adapt(network, method, **settings(method, network, **options))
+
+
+class Answers(nn.Module):
+    """Returns a dict, as some libraries' networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = make("gn")
+
+    def forward(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.body(values)}
+
+
+def test_networks_that_cannot_be_adapted_as_they_are() -> None:
+    with pytest.raises(ValueError, match="returns a dict; wrap it in a module whose forward returns the logits alone"):
+        wildtta.adapt(Answers(), "tent")(images(4))
+    with pytest.raises(TypeError, match="is an adapter already; adapt the network it was made from"):
+        wildtta.adapt(adapter("tent", "gn"), "tent")
+    with pytest.raises(ValueError, match="gives 1 value an image; a classifier needs two or more"):
+        wildtta.adapt(nn.Sequential(plain(nn.GroupNorm(2, 8)), nn.Linear(8, 1)), "tent")
+    with pytest.raises(TypeError, match=r"is the string 'stem.1'; write layers=\['stem.1'\]"):
+        wildtta.adapt(make("gn"), "tent", layers="stem.1")
+    unused = make("gn")
+    unused.aside = nn.GroupNorm(1, 2)
+    with pytest.raises(ValueError, match="no parameter that adapts reaches the logits"):
+        wildtta.adapt(unused, "tent", head="head", layers=["aside"])(images(4))
+    flat = nn.Sequential(plain(), nn.BatchNorm1d(8), nn.Linear(8, 5))
+    model = wildtta.adapt(flat, "tent")
+    assert model(images(4)).shape == (4, 5)
+    with pytest.raises(
+        ValueError, match=r"cannot take images of shape \(1, 3, 16, 16\).* more than 1 value per channel"
+    ):
+        model(images(1))
+
+
 def test_not_a_network() -> None:
     with pytest.raises(TypeError, match=r"must be a torch.nn.Module, but is function"):
         wildtta.adapt(lambda values: values, "tent")
@@ -194,6 +246,8 @@ def test_saving_keeps_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("os.fsync", full)
     model(images(4))
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        model.save(tmp_path / "nowhere" / "state")
     with pytest.raises(OSError, match="No space left"):
         model.save(path)
     assert path.read_bytes() == content

@@ -62,6 +62,51 @@ def test_larger_networks_are_cut_by_position() -> None:
             assert wildtta.Network(torchvision.models.get_model(name)).norms(frozen_top=True).names[-1] == last
 
 
+def test_a_stem_with_layers_of_its_own_is_not_a_stage() -> None:
+    for name, kept in (("resnetv2_50d_gn", 41), ("tiny_vit_5m_224", 38)):
+        view = wildtta.Network(timm.create_model(name, num_classes=10))
+        assert len({parameter.rpartition(".")[0] for parameter in view.norms(frozen_top=True).names}) == kept, name
+
+
+def test_a_shared_parameter_adapts_once() -> None:
+    torch.manual_seed(0)
+    first, second = nn.GroupNorm(2, 8), nn.GroupNorm(2, 8)
+    second.weight = first.weight
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3), first, nn.Conv2d(8, 8, 3), second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    )
+    model = wildtta.adapt(module, "tent", lr=0.1)
+    model(images(8))
+    assert model.method.layout.names == ("1.weight", "1.bias", "3.bias")
+    assert model.report.updates == 1
+    plain = model.export()
+    assert torch.equal(plain[1].weight, plain[3].weight)
+
+
+class InPlace(nn.Module):
+    """Normalises the images in place, as some published networks do."""
+
+    def __init__(self, changes: bool) -> None:
+        super().__init__()
+        self.changes = changes
+        self.body = make("gn")
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.body(values.sub_(0.1).div_(0.9) if self.changes else (values - 0.1) / 0.9)
+
+
+def test_a_network_that_changes_its_input_does_not_change_the_callers() -> None:
+    for method in ("sar", "deyo"):
+        options = {"lr": 0.01, "margin": 0.7}
+        changing = wildtta.adapt(InPlace(True), method, **options)
+        plain = wildtta.adapt(InPlace(False), method, **options)
+        for step in range(3):
+            batch = images(8, step)
+            found = changing(batch)
+            assert torch.equal(batch, images(8, step))
+            torch.testing.assert_close(found, plain(batch), rtol=1e-5, atol=1e-5)
+
+
 class RootMeanSquare(nn.Module):
     """A hand-written normalisation layer."""
 
@@ -77,8 +122,9 @@ class RootMeanSquare(nn.Module):
 class ChannelScale(nn.Module):
     """One-dimensional parameters, but no normalisation."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, num_steps: int = 1) -> None:
         super().__init__()
+        self.num_steps = num_steps
         self.gamma = nn.Parameter(torch.ones(width))
 
     def forward(self, values: Tensor) -> Tensor:
@@ -94,8 +140,9 @@ def test_every_kind_of_normalisation_is_found_and_nothing_else() -> None:
         "timm_ln": LayerNorm2d(8), "timm_rms": RmsNorm(8), "sync": nn.SyncBatchNorm(8),
     }  # fmt: skip
     others = {
-        "scale": ChannelScale(8), "prelu": nn.PReLU(8), "plain": nn.LayerNorm(8, elementwise_affine=False),
-        "in_plain": nn.InstanceNorm1d(8), "linear": nn.Linear(8, 8), "conv": nn.Conv2d(8, 8, 1), "head": nn.Linear(8, 5),
+        "scale": ChannelScale(8), "steps": ChannelScale(8, num_steps=3), "prelu": nn.PReLU(8),
+        "plain": nn.LayerNorm(8, elementwise_affine=False), "in_plain": nn.InstanceNorm1d(8),
+        "linear": nn.Linear(8, 8), "conv": nn.Conv2d(8, 8, 1), "head": nn.Linear(8, 5),
     }  # fmt: skip
     module = nn.ModuleDict({**norms, **others})
     assert set(wildtta.Network(module).norm_names) == set(norms)
@@ -176,5 +223,4 @@ def test_batch_statistics() -> None:
     network = make("bn")
     torch.testing.assert_close(wildtta.adapt(network, "source")(batch), running)
     model = wildtta.adapt(network, "tent")
-    assert model.network.mixes_images
     torch.testing.assert_close(model(batch), own, rtol=1e-4, atol=1e-4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import wildtta
-from wildtta.core import tree
+from wildtta.core import go_back_on_collapse, tree
 from wildtta.runners.eager import differentiate
 
 every = pytest.mark.parametrize(("method", "kind"), [(method, kind) for method in METHODS for kind in KINDS])
@@ -289,3 +291,103 @@ def test_functional_transforms_give_the_same(method: str, kind: str) -> None:
             torch.testing.assert_close(
                 tree.flatten(together)[name][place], leaf, rtol=1e-9, atol=1e-9, equal_nan=True, msg=name
             )
+
+
+def test_a_guarded_adapter_can_be_saved_before_it_has_seen_anything(tmp_path: Path) -> None:
+    model = adapter("recap+sar", "gn", guard="collapse", seed=5)
+    model.save(tmp_path / "fresh")
+    other = adapter("recap+sar", "gn", guard=go_back_on_collapse(), seed=1)
+    other.load(tmp_path / "fresh")
+    assert same(other.state, model.state)
+    other.reset()
+    assert same(other.state, model.state), "the seed comes with the state"
+    assert (tmp_path / "fresh").stat().st_mode & 0o077 == 0o666 & ~_mask() & 0o077
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_states_of_other_settings_are_refused() -> None:
+    model = adapter("sar", "gn")
+    feed(model, 0, 2)
+
+    def composed(rate: float) -> wildtta.Adapter:
+        return wildtta.adapt(make("gn"), lambda view: wildtta.methods()["tent"].compose(view, lr=rate))
+
+    pairs = [
+        (adapter("sar", "gn", lr=9.0), model, "lr is 0.002, here it is 9.0"),
+        (wildtta.adapt(make("gn", seed=3), "sar", **settings("sar", make("gn"))), model, "its network is"),
+        (composed(5.0), composed(0.1), "its composition is"),
+        (wildtta.adapt(make("gn"), "tent", kind="vit"), wildtta.adapt(make("gn"), "tent"), "its composition is"),
+    ]
+    for mine, other, message in pairs:
+        before, weights = mine.state, copy.deepcopy(dict(mine.network.named_parameters()))
+        with pytest.raises(ValueError, match=message):
+            mine.load_state_dict(other.state_dict())
+        assert mine.state is before
+        assert all(torch.equal(value, weights[name]) for name, value in mine.network.named_parameters())
+    again = composed(0.1)
+    again.load_state_dict(composed(0.1).state_dict())
+
+
+def test_pickles_and_state_dicts_travel(tmp_path: Path) -> None:
+    model = adapter("recap", "gn", guard="collapse")
+    feed(model, 0, 2)
+    torch.save(model, tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=False)
+    torch.save(model.state_dict(), tmp_path / "dict.pt")
+    other = adapter("recap", "gn", guard="collapse")
+    other.load_state_dict(torch.load(tmp_path / "dict.pt", weights_only=True))
+    expected = model(images(8, 5))
+    assert torch.equal(whole(images(8, 5)), expected)
+    assert torch.equal(other(images(8, 5)), expected)
+
+
+def test_everything_can_be_done_inside_inference_mode(tmp_path: Path) -> None:
+    model = adapter("recap", "gn", guard="collapse")
+    feed(model, 0, 2)
+    with torch.inference_mode():
+        model.save(tmp_path / "state")
+        model.load(tmp_path / "state")
+        model.load_state_dict(copy.deepcopy(model.state_dict()))
+        model.double()
+        plain = model.export()
+        model.float()
+        inside = adapter("recap", "gn", guard="collapse")
+    wildtta.adapt(plain, "tent")(images(8, 4).double())
+    feed(model, 2, 4)
+    feed(inside, 0, 2)
+    assert model.report.updates == 4
+
+
+def test_double_precision_states_can_be_saved(tmp_path: Path) -> None:
+    model = adapter("eta", "gn").double()
+    model(images(8, 0, torch.float64))
+    model.save(tmp_path / "state")
+    expected = model(images(8, 1, torch.float64))
+    model.reset()
+    model.load(tmp_path / "state")
+    assert torch.equal(model(images(8, 1, torch.float64)), expected)
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    model = adapter("tent", "gn")
+    with torch.no_grad():
+        expected = [make("gn")(images(4, seed)) for seed in range(4)]
+    wrong: list[int] = []
+
+    def ask(seed: int) -> None:
+        for _ in range(50):
+            if not torch.allclose(model(images(4, seed)), expected[seed], atol=1e-5):
+                wrong.append(seed)
+
+    with model.frozen():
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong

@@ -72,5 +72,7 @@ def test_bad_source_images() -> None:
         wildtta.Fisher.estimate(network, images(4) * torch.nan)
     with pytest.raises(ValueError, match=r"batches of that, but got \(4, 4\)"):
         wildtta.Region.estimate(network, torch.zeros(4, 4))
+    with pytest.raises(ValueError, match="must be at least 1, but are -5 and 64"):
+        wildtta.Region.estimate(network, images(4), limit=-5)
     with pytest.raises(ValueError, match="but got none"):
         wildtta.Fisher.estimate(network, [])

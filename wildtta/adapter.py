@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ def adapt(
             hyperparameters = recipe(method).hyperparameters | hyperparameters
         if guard is not None:
             composed.guards.append(named_guard(guard) if isinstance(guard, str) else guard)
-        return Adapter(view, composed, name=name, seed=seed, settings={"guard": guard, **hyperparameters})
+        return Adapter(view, composed, name=name, seed=seed, settings=hyperparameters)
 
 
 class Adapter(nn.Module):
@@ -125,6 +126,8 @@ class Adapter(nn.Module):
         self.settings = {key: _description(value) for key, value in (settings or {}).items() if value is not None}
         self.seed = seed
         self.outcome: Outcome | None = None
+        self._fingerprint = network.fingerprint()
+        self._lock = threading.RLock()
         self._checked: set[tuple[Any, ...]] = set()
         self._predict_only = False
         self.state: State
@@ -135,13 +138,13 @@ class Adapter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Predict a batch (B × channels × height × width), then learn from it."""
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), self._lock:
             images = self._accept(images)
             if self._predict_only:
                 with torch.no_grad():
                     return self.method.predict(self.network, self.state, images)
             self.state, self.outcome = self.method.step(self.network, self.state, images, eager.differentiate)
-        return self.outcome.logits
+            return self.outcome.logits
 
     @contextmanager
     def frozen(self) -> Iterator[Adapter]:
@@ -178,7 +181,7 @@ class Adapter(nn.Module):
         if images.is_inference():
             images = images.clone()
         autocast = torch.is_autocast_enabled(images.device.type)
-        signature = (images.shape[1:], images.dtype, images.device, autocast)
+        signature = (images.shape[1:], len(images) == 1, images.dtype, images.device, autocast)
         if signature not in self._checked:
             self.network.check(images)
             self._checked.add(signature)
@@ -202,25 +205,31 @@ class Adapter(nn.Module):
         """Write the whole state as a safetensors file; an existing file is replaced only by a complete one."""
         files.write(path, "adapter state", tree.flatten(self.state), self._identity())
 
+    @torch.inference_mode(False)
     def load(self, path: str | Path) -> None:
         """Go on where `save` stopped, bit for bit.
 
         A file that is truncated, or of another method, network or setting, is an error, and the adapter stays as it was.
         """
         leaves, header = files.read(path, "adapter state")
-        for what, mine in self._identity().items():
-            if header.get(what) != mine:
-                raise ValueError(f"{path} is the state of another adapter: {_difference(what, header.get(what), mine)}")
-        with torch.inference_mode(False):
-            self.state = tree.unflatten(self._fitting(leaves, str(path)), self.state)
-        self.outcome = None
+        self._take(leaves, header, str(path))
 
-    def get_extra_state(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> dict[str, Any]:
         """What has been learnt, as a part of `state_dict()`."""
-        return tree.flatten(self.state)
+        return {"state": tree.flatten(self.state), "identity": json.dumps(self._identity())}
 
-    def set_extra_state(self, leaves: dict[str, Tensor]) -> None:
-        self.state = tree.unflatten(self._fitting(leaves, "the state_dict"), self.state)
+    @torch.inference_mode(False)
+    def set_extra_state(self, extra: dict[str, Any]) -> None:
+        self._take(extra["state"], json.loads(extra["identity"]), "the state_dict")
+
+    def _take(self, leaves: dict[str, Tensor], identity: dict[str, Any], origin: str) -> None:
+        for what, mine in self._identity().items():
+            if identity.get(what) != mine:
+                raise ValueError(
+                    f"{origin} is the state of another adapter: {_difference(what, identity.get(what), mine)}"
+                )
+        self.state = tree.unflatten(self._fitting(leaves, origin), self.state)
+        self.seed, self.outcome = int(self.state["seed"]), None
 
     def _fitting(self, leaves: dict[str, Tensor], origin: str) -> dict[str, Tensor]:
         """These leaves on this adapter's device, if they fit its state; else an error."""
@@ -237,18 +246,22 @@ class Adapter(nn.Module):
                 )
             if name.startswith("stream") and not torch.isfinite(leaf).all():
                 raise ValueError(f"{origin}: {name} is not finite; it is damaged")
-        return {name: leaf.to(own[name].device) for name, leaf in leaves.items()}
+        return {name: leaf.to(own[name].device).clone() for name, leaf in leaves.items()}
 
     def _identity(self) -> dict[str, Any]:
         return {
             "method": self.name,
             "settings": self.settings,
-            "parameters": list(self.method.layout.names),
-            "network": self.network.fingerprint(),
+            "composition": repr(self.method),
+            "network": self._fingerprint,
         }
 
+    @torch.inference_mode(False)
     def export(self) -> nn.Module:
-        """A plain network with the adapted weights; it predicts what the adapter predicts now, and learns no more."""
+        """A plain network with the adapted weights; it predicts what the adapter predicts now, and learns no more.
+
+        Its BatchNorm layers go on normalising with the statistics of each batch, as they did while it learnt.
+        """
         if self.method.alignment is not None:
             raise ValueError(
                 f"{self.name!r} moves features before the head, which a plain network does not do; keep the adapter and use "
@@ -256,6 +269,14 @@ class Adapter(nn.Module):
             )
         return self.network.export(self.method.layout.unpack(self.state["stream"]["theta"]))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._lock = threading.RLock()
+
+    @torch.inference_mode(False)
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         super()._apply(fn, recurse)
         self.method.layout.follow(self.network.module)
@@ -275,8 +296,8 @@ def _description(value: Any) -> Any:
     """A hyper-parameter as it can stand in a file."""
     if isinstance(value, Region | Fisher):
         return value.digest()
-    if isinstance(value, Guard):
-        return repr(value)
+    if isinstance(value, Tensor) or hasattr(value, "tolist"):
+        return value.tolist()
     try:
         json.dumps(value)
     except TypeError:

@@ -24,7 +24,9 @@ _VERSION = 1
 def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Write tensors and a JSON header; an existing file is replaced only once the new one is complete."""
     path = Path(path)
-    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    content = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps({"kind": kind, "version": _VERSION, **header}, sort_keys=True)
     data = save(content, metadata={_KEY: text})
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -33,10 +35,17 @@ def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], header: Ma
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:
         os.unlink(name)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

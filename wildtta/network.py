@@ -92,15 +92,24 @@ class Network(nn.Module):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise TypeError(f"the network must be a torch.nn.Module, but is {type(module).__name__}")
+        if any(isinstance(layer, Network) for layer in module.modules()):
+            raise TypeError(
+                "the network is an adapter already; adapt the network it was made from, or what export() gives"
+            )
         if kind not in (None, "resnet", "vit"):
             raise ValueError(f'kind must be "resnet" or "vit", but is {kind!r}')
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
         self.head_name = _find_head(self.module, head)
         self.classes, self.features = self.head[0].shape
+        if self.classes < 2:
+            raise ValueError(
+                f"the head {self.head_name!r} gives {self.classes} value an image; a classifier needs two or more"
+            )
         self.norm_names = tuple(name for name, layer in self.module.named_modules() if _has_affine(layer))
         self.kind = kind or self._guess_kind()
         self.layers = None if layers is None else self._named(layers)
         self._tap = _Tap()
+        self._changes_images = False
         self.module.get_submodule(self.head_name).register_forward_pre_hook(self._tap)
 
     # -- what may adapt ------------------------------------------------------------------------------------------------
@@ -116,27 +125,23 @@ class Network(nn.Module):
                 "InstanceNorm, RMSNorm and their kin), so there is nothing to adapt; name layers of another kind with layers=…"
             )
         names = self.norm_names[: self._top] if frozen_top else self.norm_names
-        return Layout(
-            {
-                f"{layer}.{name}" if layer else name: parameter
-                for layer in (self.layers or names)
-                for name, parameter in self.module.get_submodule(layer).named_parameters(recurse=False)
-            }
-        )
+        chosen: dict[Tensor, str] = {}  # a parameter that two layers share adapts once
+        for layer in self.layers or names:
+            for name, parameter in self.module.get_submodule(layer).named_parameters(recurse=False):
+                chosen.setdefault(parameter, f"{layer}.{name}" if layer else name)
+        return Layout({name: parameter for parameter, name in chosen.items()})
 
     def nothing(self) -> Layout:
         """No parameter at all."""
         return Layout({}, self.head[0].device)
-
-    def everything(self) -> Layout:
-        """All parameters of the network."""
-        return Layout(dict(self.module.named_parameters()))
 
     @cached_property
     def _top(self) -> int:
         return _start_of_top(self.norm_names, self.module)
 
     def _named(self, layers: Iterable[str]) -> list[str]:
+        if isinstance(layers, str):
+            raise TypeError(f"layers must be a list of names, but is the string {layers!r}; write layers=[{layers!r}]")
         known, named = dict(self.module.named_modules()), list(layers)
         for name in named:
             if name not in known:
@@ -165,11 +170,6 @@ class Network(nn.Module):
         weight = weight.detach().flatten(1)
         return weight, weight.new_zeros(len(weight)) if bias is None else bias.detach()
 
-    @property
-    def mixes_images(self) -> bool:
-        """Whether an image's prediction depends on its batch."""
-        return any(isinstance(layer, _BatchNorm) and layer.running_mean is None for layer in self.module.modules())
-
     def use_batch_statistics(self) -> None:
         """Let BatchNorm layers normalise with the statistics of each batch."""
         for layer in self.module.modules():
@@ -180,6 +180,8 @@ class Network(nn.Module):
     def run(self, parameters: dict[str, Tensor], images: Tensor, align: Align | None = None) -> tuple[Tensor, Tensor]:
         """Logits and feature with some of the network's parameters replaced."""
         self._tap.align = align
+        if self._changes_images:
+            images = images.clone()
         try:
             logits = functional_call(self.module, parameters, (images,))
             feature = self._tap.feature
@@ -208,18 +210,25 @@ class Network(nn.Module):
 
     def check(self, images: Tensor) -> None:
         """Run two images, and say clearly what is wrong if they do not fit or if the head is not where it should be."""
+        probe = images[:2].clone()
+        version = probe._version
         try:
             with torch.no_grad():
-                logits, feature = self.run({}, images[:2])
+                logits, feature = self.run({}, probe)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, AssertionError, IndexError, TypeError) as error:
+        except (RuntimeError, AssertionError, IndexError, TypeError, ValueError) as error:
             raise ValueError(
                 f"the network cannot take images of shape {tuple(images.shape)} and type {images.dtype}: {error}"
             ) from error
+        self._changes_images = self._changes_images or probe._version != version  # networks that normalise in place
         count = min(len(images), 2)
         if not isinstance(logits, Tensor) or logits.shape != (count, self.classes):
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            if not isinstance(logits, Tensor):
+                raise ValueError(
+                    f"the network returns a {type(logits).__name__}; wrap it in a module whose forward returns the logits alone"
+                )
+            found = tuple(logits.shape)
             raise ValueError(
                 f"the network gave {found} for {count} images where its head {self.head_name!r} has {self.classes} classes; "
                 f"it should give logits of shape ({count}, {self.classes}). {self._other_head(images[:2])}"
@@ -249,7 +258,7 @@ class Network(nn.Module):
         ]
         try:
             with torch.no_grad():
-                logits = self.module(images)
+                logits = self.module(images.clone())
         finally:
             self._tap.feature = None
             for handle in handles:
@@ -264,8 +273,8 @@ class Network(nn.Module):
         return "No affine layer's output is the network's: it does something after its head, which has to be left out."
 
     def fingerprint(self) -> str:
-        """A hash of the source network's parameters: their names, shapes, types and bits."""
-        return fingerprint(dict(self.module.named_parameters()))
+        """A hash of the source network's parameters and buffers: their names, shapes, types and bits."""
+        return fingerprint(self.module.state_dict())
 
     def export(self, parameters: dict[str, Tensor]) -> nn.Module:
         """A plain module with these parameters, which predicts what this network predicts with them."""
@@ -312,7 +321,7 @@ def is_normalisation(layer: nn.Module) -> bool:
         bool(parameters)
         and not any(True for _ in layer.children())
         and all(parameter.ndim == 1 and parameter.shape == parameters[0].shape for parameter in parameters)
-        and any("eps" in attribute for attribute in vars(layer))
+        and any(attribute.strip("_").split("_")[-1] in ("eps", "epsilon") for attribute in vars(layer))
     )
 
 
@@ -357,7 +366,8 @@ def _find_head(module: nn.Module, name: str | None) -> str:
 def _start_of_top(norms: Sequence[str], module: nn.Module) -> int:
     """How many of the normalisation layers, from the first on, lie below the top.
 
-    Going down from the root while a single child holds the trunk, one comes to its units: stages or blocks. Up to eight
+    Going down from the root while a single child holds the trunk (four fifths of the layers, so that a stem with a few
+    of its own does not matter), one comes to its units: stages or blocks. Up to eight
     units that differ are stages, and the last is the top; units that are alike, or many, are blocks, and the top is their
     last quarter. All that follows the first unit of the top belongs to it.
     """
@@ -370,9 +380,11 @@ def _start_of_top(norms: Sequence[str], module: nn.Module) -> int:
             if name.startswith(prefix):
                 groups.setdefault(prefix + name[len(prefix) :].split(".")[0], []).append(place)
         large = [name for name, places in groups.items() if len(places) > 1]
-        if len(large) != 1:
+        inside = sum(map(len, groups.values()))
+        trunk = [name for name in large if len(large) == 1 or len(groups[name]) > 0.8 * inside]
+        if not trunk:
             break
-        prefix = large[0] + "."
+        prefix = trunk[0] + "."
     units = large or list(groups)
     shapes = {tuple(parameter.shape for parameter in module.get_submodule(name).parameters()) for name in units}
     blocks = len(shapes) == 1 or len(units) > 8

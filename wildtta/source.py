@@ -182,6 +182,8 @@ def _device(network: nn.Module) -> torch.device:
 
 def _batches(images: Images, limit: int, size: int, device: torch.device) -> Iterator[Tensor]:
     """Batches of `size` images on the device, `limit` images in all, however they come."""
+    if limit < 1 or size < 1:
+        raise ValueError(f"limit and batch_size must be at least 1, but are {limit} and {size}")
     pending: list[Tensor] = []
     left = limit
     for group in _groups(images):

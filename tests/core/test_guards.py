@@ -127,6 +127,52 @@ def test_recovery_starts_everything_afresh() -> None:
     assert watched.memory["average"] == 1.0, "the average starts anew"
 
 
+@pytest.mark.parametrize("method", ["sar", "recap+sar"])
+def test_the_guards_do_not_undo_each_other(method: str) -> None:
+    """SAR's recovery is no jump to the collapse guard, which starts to watch anew."""
+    model = adapter(method, "gn", guard="collapse", lr=1e-5)
+    for step in range(40):
+        model(images(16, step))
+    assert model.report.resets == 0
+    model.method.guards[0].threshold = 100.0
+    model(images(16, 50))
+    model.method.guards[0].threshold = 0.0
+    assert model.report.resets == 1
+    assert torch.equal(model.state["stream"]["theta"], model.method.layout.initial)
+    assert model.state["guards"]["1"]["filled"] == 0
+    assert model.state["guards"]["1"]["pace"] == 1
+    for step in range(40):
+        model(images(16, step))
+    model.method.guards[1].share = 100.0
+    model(images(16, 50))
+    assert model.report.resets == 2
+    assert not model.state["guards"]["0"]["started"], (
+        "and the recovery's average begins anew when the collapse guard acts"
+    )
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_learning_that_begins_late_is_no_jump(size: int) -> None:
+    """A long time with nothing selected, then steps; and single images, then a batch of 64."""
+    watched = Watched(go_back_on_collapse())
+    for step in range(640 // size):
+        watched.step(spread(size, step), size=0.0, learned=False)
+    for step in range(640 // size):
+        watched.step(spread(size, step), size=0.001)
+    assert watched.resets == 0
+    watched.step(spread(64), size=0.001 * 5 * 64 / size)
+    assert watched.resets == 0
+
+
+def test_nothing_is_guarded_where_nothing_is_learnt() -> None:
+    model = adapter("source", "gn", guard="collapse")
+    for step in range(30):
+        model(images(32, step))
+    for _ in range(10):
+        model(images(1, 0).expand(32, -1, -1, -1))
+    assert model.report.resets == 0
+
+
 @pytest.mark.parametrize(("method", "kind"), [(method, kind) for method in LEARNING for kind in KINDS])
 def test_a_guard_that_never_acts_changes_no_bit(method: str, kind: str) -> None:
     plain, guarded = adapter(method, kind), adapter(method, kind, guard="collapse")

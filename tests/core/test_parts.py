@@ -107,6 +107,13 @@ def test_patches_are_permuted_image_by_image(height: int, width: int) -> None:
         assert torch.equal(found.flatten(1).sort(-1).values, batch.flatten(1).sort(-1).values)
 
 
+def test_patches_in_half_precision() -> None:
+    batch = torch.rand(2, 3, 18, 18)
+    found = shuffle_patches(batch.bfloat16(), torch.arange(2), 4)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), shuffle_patches(batch, torch.arange(2), 4), rtol=0.02, atol=0.02)
+
+
 # -- updates -----------------------------------------------------------------------------------------------------------
 
 

@@ -44,7 +44,7 @@ class recentre(Alignment):
 
     def advance(self, feature: Tensor, state: State) -> State:
         keep = (1 - self.rate) ** feature.shape[0]
-        return {"mean": keep * state["mean"] + (1 - keep) * feature.mean(0).to(state["mean"].dtype)}
+        return {"mean": keep * state["mean"] + (1 - keep) * feature.to(state["mean"].dtype).mean(0)}
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"

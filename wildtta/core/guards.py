@@ -45,6 +45,10 @@ class Guard(nn.Module):
         """
         raise NotImplementedError
 
+    def restart(self, memory: State, fresh: State, classes: int) -> State:
+        """The memory after another guard has set the stream back, from the one before."""
+        return self.init(fresh, classes)
+
 
 class recover_on_collapse(Guard):
     """SAR's model recovery: start afresh when the moving average of the loss falls below `threshold`.
@@ -92,6 +96,8 @@ class go_back_on_collapse(Guard):
 
     def __init__(self, window: int = 256, share: float = 0.85, spike: float = 10.0, slower: float = 0.25) -> None:
         super().__init__()
+        if window < 1:
+            raise ValueError(f"window must be at least 1 image, but is {window}")
         self.window, self.share, self.spike, self.slower = window, share, spike, slower
 
     def init(self, fresh: State, classes: int) -> State:
@@ -101,7 +107,9 @@ class go_back_on_collapse(Guard):
             "average": theta.new_zeros(classes),  # mean prediction of the window, and its share of a full one
             "filled": number,
             "level": number,  # usual entropy of it
-            "step": number,  # usual length of a step
+            "step": number,  # usual length of a step, how well it is known, and the usual size of a batch
+            "known": number,
+            "count": number,
             "good": theta,
             "candidate": theta,
             "age": number,  # of the candidate, in images
@@ -123,20 +131,24 @@ class go_back_on_collapse(Guard):
         length = change.norm()
 
         collapsed = warm & (level < self.share * memory["level"])
-        jumped = warm & (length > self.spike * memory["step"]) & (memory["step"] > 0)
+        # a larger batch may step further: the usual rates grow with it
+        usual_step = memory["step"] * torch.clamp(count / memory["count"].clamp(min=1), min=1)
+        settled = memory["known"] > 0.6
+        jumped = warm & settled & (length > self.spike * usual_step)
         back = outcome.finite & (collapsed | jumped)
 
         follow = (1 - forget) * torch.where(level > memory["level"], 0.25, 0.02)
         usual = torch.where(warm, memory["level"] + follow * (level - memory["level"]), level)
-        quick = torch.where(warm, 0.1 * (1 - forget), 0.5)
-        step = torch.where(outcome.learned, memory["step"] + quick * (length - memory["step"]), memory["step"])
+        quick = outcome.learned * torch.where(settled, 0.1 * (1 - forget), 0.5)
         healthy = warm & (level > 0.5 * (1 + self.share) * memory["level"])
         ripe = healthy & (memory["age"] >= 2 * self.window)
         calm = {
             "average": average,
             "filled": filled,
             "level": usual,
-            "step": step,
+            "step": memory["step"] + quick * (length - memory["step"]),
+            "known": memory["known"] + outcome.learned * (1 - forget) * (1 - memory["known"]),
+            "count": memory["count"] + quick * (count - memory["count"]),
             "good": torch.where(ripe, memory["candidate"], memory["good"]),
             "candidate": torch.where(ripe, stream["theta"], memory["candidate"]),
             "age": torch.where(ripe, 0.0, memory["age"] + count),
@@ -155,6 +167,9 @@ class go_back_on_collapse(Guard):
         memory = tree.select(outcome.finite, tree.select(back, restarted, calm), memory)
         stream = tree.select(back, {**fresh, "theta": good}, {**stream, "theta": slowed})
         return memory, stream, back
+
+    def restart(self, memory: State, fresh: State, classes: int) -> State:
+        return {**self.init(fresh, classes), "pace": memory["pace"]}
 
     def extra_repr(self) -> str:
         return f"window={self.window}, share={self.share}, spike={self.spike}, slower={self.slower}"

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wildtta.core import keys
-from wildtta.core.prediction import Prediction
+from wildtta.core.prediction import Prediction, widened
 
 __all__ = ["Measure", "entropy", "measure", "shape_dependence"]
 
@@ -86,6 +86,8 @@ class shape_dependence(Measure):
 
     def __init__(self, patches: int = 4) -> None:
         super().__init__()
+        if patches < 1:
+            raise ValueError(f"patches must be at least 1, but is {patches}")
         self.patches = patches
 
     def compute(self, prediction: Prediction) -> Tensor:
@@ -113,4 +115,4 @@ def shuffle_patches(images: Tensor, key: Tensor, patches: int) -> Tensor:
 
 
 def _resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    return F.interpolate(images, size, mode="bilinear", antialias=True)
+    return F.interpolate(widened(images), size, mode="bilinear", antialias=True).to(images.dtype)

@@ -92,7 +92,7 @@ class Method(nn.Module):
             name: torch.zeros((), dtype=torch.int64, device=device)
             for name in ("seen", "selected", "updates", "resets", "skipped")
         }
-        loss = torch.full((), torch.nan, dtype=torch.float32, device=device)
+        loss = torch.full((), torch.nan, dtype=fresh["theta"].dtype, device=device)
         return {
             "stream": fresh,
             "guards": guards,
@@ -223,12 +223,21 @@ class Method(nn.Module):
     def _guard(
         self, network: Network, memories: State, before: State, stream: State, outcome: Outcome
     ) -> tuple[State, State, Tensor]:
-        fresh, resets = self._fresh(network), outcome.mask.new_zeros((), dtype=torch.int64)
-        moved: State = {}
+        """The first guard that sets the stream back has done so; the others start anew with it."""
+        back = torch.zeros_like(outcome.learned)
+        if self.update is None:
+            return memories, stream, back
+        fresh, found = self._fresh(network), []
         for place, guard in enumerate(self._guards()):
-            moved[str(place)], stream, reset = guard(memories[str(place)], before, stream, fresh, outcome)
-            resets = resets + reset
-        return moved, stream, resets
+            memory, after, reset = guard(memories[str(place)], before, stream, fresh, outcome)
+            stream = tree.select(back, stream, after)
+            found.append((guard, memory, reset & ~back))
+            back = back | reset
+        moved: State = {}
+        for place, (guard, memory, mine) in enumerate(found):
+            restarted = guard.restart(memories[str(place)], fresh, network.classes)
+            moved[str(place)] = tree.select(back & ~mine, restarted, memory)
+        return moved, stream, back
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

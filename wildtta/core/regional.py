@@ -49,6 +49,8 @@ class Neighbourhood(Measure):
 
     def __init__(self, weight: Tensor, variance: Tensor, tau: float) -> None:
         super().__init__()
+        if not 0 <= tau < math.inf:
+            raise ValueError(f"tau scales a variance and cannot be {tau}; the paper's value is 1.2")
         dtype = torch.promote_types(weight.dtype, torch.float32)
         # M does not change when all rows move together; centring them keeps the differences below accurate.
         scaled = weight.detach().double() * (tau * variance.to(weight.device).double()).sqrt()

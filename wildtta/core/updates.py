@@ -55,7 +55,7 @@ class sgd(Update):
 
     def __init__(self, lr: Rate, momentum: float = 0.9) -> None:
         super().__init__()
-        self.lr, self.momentum = lr, momentum
+        self.lr, self.momentum = _checked(lr), momentum
 
     def init(self, theta: Tensor) -> State:
         return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
@@ -70,7 +70,7 @@ class sgd(Update):
         return theta - rate * velocity, {"velocity": velocity}, first
 
     def extra_repr(self) -> str:
-        return f"lr={self.lr}, momentum={self.momentum}"
+        return f"lr={_shown(self.lr)}, momentum={self.momentum}"
 
 
 class adamw(Update):
@@ -80,7 +80,7 @@ class adamw(Update):
         self, lr: Rate, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01
     ) -> None:
         super().__init__()
-        self.lr, self.betas, self.eps, self.decay = lr, betas, eps, decay
+        self.lr, self.betas, self.eps, self.decay = _checked(lr), betas, eps, decay
 
     def init(self, theta: Tensor) -> State:
         return {"mean": torch.zeros_like(theta), "square": torch.zeros_like(theta), "steps": theta.new_zeros(())}
@@ -97,7 +97,7 @@ class adamw(Update):
         return theta, {"mean": mean, "square": square, "steps": steps}, first
 
     def extra_repr(self) -> str:
-        return f"lr={self.lr}, betas={self.betas}, eps={self.eps}, decay={self.decay}"
+        return f"lr={_shown(self.lr)}, betas={self.betas}, eps={self.eps}, decay={self.decay}"
 
 
 class sharpness_aware(Update):
@@ -123,6 +123,17 @@ class sharpness_aware(Update):
 
     def extra_repr(self) -> str:
         return f"rho={self.rho}"
+
+
+def _checked(lr: Rate) -> Rate:
+    if not callable(lr) and not (isinstance(lr, int | float) and lr >= 0):
+        raise ValueError(f"lr must be a number that is not negative, or a function of the batch size, but is {lr!r}")
+    return lr
+
+
+def _shown(lr: Rate) -> str:
+    """The same in every process: a plain function by its name."""
+    return str(getattr(lr, "__qualname__", lr))
 
 
 def _rate(lr: Rate, evaluation: Evaluation) -> float:

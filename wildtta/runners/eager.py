@@ -17,5 +17,7 @@ def differentiate(loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Tens
     with torch.enable_grad():
         theta = theta.detach().requires_grad_()
         loss, rest = loss_of(theta)
+        if not loss.requires_grad:
+            raise ValueError("no parameter that adapts reaches the logits; name others with layers=…")
         (gradient,) = torch.autograd.grad(loss, theta)
     return gradient, rest
