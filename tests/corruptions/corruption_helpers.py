@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import Any
 
@@ -32,6 +33,37 @@ def pictures(count: int, height: int, width: int | None = None, seed: int = 0) -
         image[:, -height // 8 :, : width // 8] = 1
         image[:, : height // 8, -width // 8 :] = 0.4
     return torch.from_numpy(np.rint(images * 255).astype(np.float32)) / 255
+
+
+def near(one: Any, two: Any) -> float:
+    """The share of values within one grey level."""
+    return float((abs(one.astype(int) - two.astype(int)) <= 1).mean())
+
+
+def summary(batch: Any) -> tuple[float, float, Any]:
+    """Mean, standard deviation and the power in some bands of frequency."""
+    batch = batch.astype(float)
+    power = abs(np.fft.rfft2(batch - batch.mean((1, 2), keepdims=True), axes=(1, 2))) ** 2
+    radius = np.hypot(np.fft.fftfreq(batch.shape[1])[:, None], np.fft.rfftfreq(batch.shape[2]))
+    edges = (0.004, 0.03, 0.1, 0.2, 0.35, 0.71)
+    bands = [power.mean((0, 3))[(radius >= low) & (radius < high)].mean() for low, high in itertools.pairwise(edges)]
+    return batch.mean(), batch.std(), np.array(bands)
+
+
+# Images to compare in distribution, and how far the logarithm of a band's power may lie off. Elastic deformation is
+# left out: imagecorruptions has none of the original's affine part and other parameters.
+DISTRIBUTIONS = [
+    ("gaussian_noise", 8, 0.03),
+    ("shot_noise", 8, 0.03),
+    ("impulse_noise", 8, 0.03),
+    ("speckle_noise", 8, 0.03),
+    ("glass_blur", 1, 0.10),
+    ("motion_blur", 10, 0.25),  # of an angle
+    ("snow", 12, 0.12),  # of an angle, too
+    ("spatter", 12, 0.05),
+    ("fog", 24, 0.15),  # a fractal is mostly its few coarsest numbers
+    ("frost", 24, 0.35),  # of five photographs, which imagecorruptions enlarges by a tenth
+]
 
 
 def key_of(name: str, severity: int, seeds: Tensor) -> Tensor:

@@ -54,6 +54,16 @@ def moved(image: Array, length: int, sigma: float, degrees: float) -> Array:
     return np.rint(total)
 
 
+def warped(image: Array, inverse: Array) -> Array:
+    """`cv2.warpAffine` as it was up to version 4: it rounds the positions to 1/32 of a pixel, and `remap` takes those."""
+    places = []
+    for along_x, along_y, start in inverse:
+        across = np.rint(along_x * np.arange(image.shape[1]) * 1024).astype(int)
+        rest = np.rint((along_y * np.arange(image.shape[0]) + start) * 1024).astype(int)
+        places.append((((across + rest[:, None] + 16) >> 5) / 32).astype(np.float32))
+    return cv2.remap(image, *places, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+
+
 def gaussian_noise(image: Array, c: float, draw: Any) -> Array:
     return (image / 255 + c * draw["normal"]) * 255
 
@@ -179,7 +189,7 @@ def elastic_transform(image: Array, c: Any, draw: Any) -> Array:
     middle, reach = np.array([width // 2, height // 2]), min(height, width) // 3
     before = np.float32(middle + reach * np.array([[1, 1], [1, -1], [-1, -1]]))
     matrix = cv2.getAffineTransform(before, before + draw["jitter"].astype(np.float32))
-    start = cv2.warpAffine(start, matrix, (width, height), borderMode=cv2.BORDER_REFLECT_101)
+    start = warped(start, cv2.invertAffineTransform(matrix))
     options = {"mode": "reflect", "truncate": 3}
     dx, dy = (blurred(part, sigma, **options) * strength for part in draw["noise"])
     y, x = np.mgrid[:height, :width]

@@ -79,17 +79,21 @@ def corrupt(
     function, parameters = _look_up(name, severity, reference, images)
     seeds = _check_seeds(seeds, images)
     key = keys.fold(keys.fold(seeds, zlib.crc32(name.encode())), severity)
-    if images.device.type != "cpu":
-        return _corrupt(images, key, function, parameters)
-    count = max(1, _SLICE * torch.get_num_threads() // max(1, images[:1].numel()))
-    parts = zip(images.split(count), key.split(count), strict=True)
-    return torch.cat([_corrupt(*part, function, parameters) for part in parts])
+    result = torch.empty(images.shape, dtype=torch.float32, device=images.device)
+    count = max(1, len(images))
+    if images.device.type == "cpu":
+        count = max(1, _SLICE * torch.get_num_threads() // max(1, images[:1].numel()))
+    for part in zip(images.split(count), key.split(count), result.split(count), strict=True):
+        _corrupt(*part, function, parameters)
+    return result
 
 
-def _corrupt(images: Tensor, key: Tensor, function: Callable[[Tensor, Tensor, Any], Tensor], parameters: Any) -> Tensor:
+def _corrupt(
+    images: Tensor, key: Tensor, result: Tensor, function: Callable[[Tensor, Tensor, Any], Tensor], parameters: Any
+) -> None:
     """8 bits in, 8 bits out. The original truncates (`np.uint8`) and so does this, with a guard for rounding."""
     levels = (images.float() * 255).round()
-    return _filters.truncate(function(levels, key, parameters).float()) / 255
+    torch.div(_filters.truncate(function(levels, key, parameters).float()), 255, out=result)
 
 
 def _check_images(images: Tensor) -> None:

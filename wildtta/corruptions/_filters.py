@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["clipped_zoom", "gaussian", "gaussian_weights", "matrix", "motion", "pad", "truncate"]
+__all__ = ["clipped_zoom", "constant", "gaussian", "gaussian_weights", "matrix", "motion", "pad", "select", "truncate"]
 
 _DIGITS = 20
 _WHOLE = 2.0**-10  # grey levels: what is this near below a whole number is that number but for rounding
@@ -25,6 +25,12 @@ _WHOLE = 2.0**-10  # grey levels: what is this near below a whole number is that
 def truncate(levels: Tensor) -> Tensor:
     """To whole grey levels as `np.uint8` does, by dropping the fraction, with a guard for rounding."""
     return (levels.clamp(0, 255) + _WHOLE).floor()
+
+
+@lru_cache(maxsize=64)
+def constant(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Numbers on the device. Copying them there makes the host wait for the device, so it is done once."""
+    return torch.tensor(numbers, dtype=torch.float32, device=device)
 
 
 def _source(length: int, margin: int, mode: str) -> NDArray[np.int64]:
@@ -38,8 +44,15 @@ def pad(images: Tensor, margin: int, mode: str) -> Tensor:
     That is "edge" (scipy's "nearest"), "reflect" (OpenCV's 101) or "symmetric" (scipy's "reflect").
     """
     for axis in (-2, -1):
-        images = images.index_select(axis, _index(images.shape[axis], margin, mode, images.device))
+        images = select(images, axis, _index(images.shape[axis], margin, mode, images.device))
     return images
+
+
+def select(images: Tensor, axis: int, index: Tensor) -> Tensor:
+    """Rows (axis -2) or columns (axis -1). On a CPU `index_select` is fast for rows alone."""
+    if axis == -1:
+        return images.gather(-1, index.expand(*images.shape[:-1], -1))
+    return images.index_select(axis, index)
 
 
 @lru_cache(maxsize=256)
@@ -99,11 +112,11 @@ def clipped_zoom(images: Tensor, factor: float) -> Tensor:
     if factor == 1:
         return images
     lower, upper, share = _zoom_axis(images.shape[-2], factor, images.device)
-    first = images.index_select(-2, lower)
-    images = first + (images.index_select(-2, upper) - first) * share[:, None]
+    first = select(images, -2, lower)
+    images = first + (select(images, -2, upper) - first) * share[:, None]
     lower, upper, share = _zoom_axis(images.shape[-1], factor, images.device)
-    first = images.index_select(-1, lower)
-    return first + (images.index_select(-1, upper) - first) * share
+    first = select(images, -1, lower)
+    return first + (select(images, -1, upper) - first) * share
 
 
 def motion(images: Tensor, length: int, sigma: float, degrees: Tensor) -> Tensor:

@@ -90,8 +90,9 @@ def chamfer(edge: Tensor) -> Tensor:
     """
     height, width = edge.shape[-2:]
     place = torch.arange(width, device=edge.device, dtype=torch.int32)
-    left = place - torch.where(edge, place, -2 * _FAR).cummax(-1).values
-    right = place - torch.where(edge.flip(-1), place, -2 * _FAR).cummax(-1).values
+    nowhere = torch.full_like(place, -2 * _FAR)
+    left = place - torch.where(edge, place, nowhere).cummax(-1).values
+    right = place - torch.where(edge.flip(-1), place, nowhere).cummax(-1).values
     across = torch.minimum(left, right.flip(-1)).clamp(max=_FAR)
     across = F.pad(across, (0, 0, _FAR, _FAR), value=_FAR)
     costs = _costs(edge.device)

@@ -101,7 +101,7 @@ def glass_blur(levels: Tensor, key: Tensor, parameters: tuple[float, int, int]) 
     values = _filters.truncate(_filters.gaussian(levels, sigma)).flatten(-2)
     for turn in range(rounds):
         choice = (keys.uniform(keys.fold(key, turn), (pixels,)) * len(steps)).int()
-        there = here + torch.where(walked, steps.index_select(0, choice.flatten()).reshape(choice.shape), 0)
+        there = here + steps.index_select(0, choice.flatten()).reshape(choice.shape) * walked
         if reach > 1:  # else no neighbour comes earlier in the walk
             # Pointers below `pixels` are to a pixel's final value, those above to its value from before the walk.
             pointer = torch.where(there > here, there, there + pixels)

@@ -38,7 +38,7 @@ def saturate(levels: Tensor, key: Tensor, parameters: tuple[float, float]) -> Te
     spread = value - least
     saturation = (spread / value.clamp(min=1) * factor + shift).clamp(0, 1)
     depth = (value - levels) / spread.clamp(min=1)  # 0 for the strongest channel, 1 for the weakest
-    red = torch.tensor([0.0, 1.0, 1.0], device=levels.device)[:, None, None]
+    red = _filters.constant((0.0, 1.0, 1.0), levels.device)[:, None, None]
     return value - value * saturation * torch.where(spread > 0, depth, red)
 
 
@@ -52,16 +52,19 @@ def elastic_transform(levels: Tensor, key: Tensor, parameters: tuple[float, floa
     # The affine map takes three corners of a square to jittered places; pixels are fetched through its inverse.
     reach = min(height, width) // 3
     jitter = (keys.uniform(keys.fold(key, 0), (3, 2), torch.float64) * 2 - 1) * affine
-    corners = jitter + 2 * reach * torch.tensor([[1, 1], [1, 0], [0, 0]], device=device)
+    corners = jitter + 2 * reach * _filters.constant((1, 1, 1, 0, 0, 0), device).reshape(3, 2)
     (ax, ay), (bx, by) = ((corners[:, index] - corners[:, 2]).unbind(-1) for index in (0, 1))
     scale = 2 * reach / (ax * by - ay * bx)
     # The rows of the inverse: [2r, 2r; 2r, 0] (the corners' differences before) times [ax, bx; ay, by] inverted.
     inverse = [[(by - ay) * scale, (ax - bx) * scale], [by * scale, -bx * scale]]
-    originx, originy = width // 2 - reach, height // 2 - reach
-    x = across - (originx + corners[:, 2, 0])[:, None, None]
-    y = down - (originy + corners[:, 2, 1])[:, None, None]
-    (xx, xy), (yx, yy) = ([part[:, None, None] for part in row] for row in inverse)
-    levels = _sample(levels, x * xx + y * xy + originx, x * yx + y * yy + originy, "reflect")
+    places = []
+    for (along_x, along_y), origin in zip(inverse, (width // 2 - reach, height // 2 - reach), strict=True):
+        start = origin - along_x * (width // 2 - reach + corners[:, 2, 0])
+        start = start - along_y * (height // 2 - reach + corners[:, 2, 1])
+        along_x, along_y, start = (part[:, None, None] for part in (along_x, along_y, start))
+        places.append(_on_a_grid(along_x * across, along_y * down + start))
+    x, y = places
+    levels = _sample(levels, x, y, "reflect")
 
     if strength:
         rows, columns = (_filters.matrix(side, sigma, device) for side in (height, width))
@@ -70,6 +73,15 @@ def elastic_transform(levels: Tensor, key: Tensor, parameters: tuple[float, floa
         dx, dy = (rows @ noise @ columns.T * strength).unbind(1)
         levels = _sample(levels, across + dx, down + dy, "symmetric")
     return levels
+
+
+def _on_a_grid(across: Tensor, rest: Tensor) -> Tensor:
+    """The sum of two parts of a position, in steps of 1/32 of a pixel.
+
+    This is how OpenCV warped images when the data sets were made, and until its version 5.
+    """
+    steps = (across * 1024).round() + (rest * 1024).round()
+    return ((steps + 16) / 32).floor() / 32
 
 
 def _sample(images: Tensor, x: Tensor, y: Tensor, mode: str) -> Tensor:
@@ -89,10 +101,10 @@ def pixelate(levels: Tensor, key: Tensor, share: float) -> Tensor:
     for axis, side in ((-1, int(width * share)), (-2, int(height * share))):
         first, last, count = _boxes(levels.shape[axis], side, levels.device)
         prefix = F.pad(levels.int(), (1, 0) if axis == -1 else (0, 0, 1, 0)).cumsum(axis, dtype=torch.int32)
-        total = prefix.index_select(axis, last) - prefix.index_select(axis, first)
+        total = _filters.select(prefix, axis, last) - _filters.select(prefix, axis, first)
         levels = (total / (count if axis == -1 else count[:, None]) + 0.5).floor()
     for axis, side in ((-1, width), (-2, height)):
-        levels = levels.index_select(axis, _boxes(levels.shape[axis], side, levels.device)[0])
+        levels = _filters.select(levels, axis, _boxes(levels.shape[axis], side, levels.device)[0])
     return levels
 
 

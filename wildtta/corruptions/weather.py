@@ -63,7 +63,7 @@ def snow(levels: Tensor, key: Tensor, parameters: tuple[float, float, float, flo
     mean, deviation, zoom, threshold, length, sigma, kept = parameters
     layer = keys.normal(keys.fold(key, 0), (1, *levels.shape[-2:])) * deviation + mean
     layer = _filters.clipped_zoom(layer, zoom)
-    layer = torch.where(layer < threshold, 0, _filters.truncate(255 * layer))
+    layer = _filters.truncate(255 * layer).masked_fill_(layer < threshold, 0)
     degrees = keys.uniform(keys.fold(key, 1), dtype=torch.float64) * 90 - 135
     layer = _filters.motion(layer, length, sigma, degrees)
     red, green, blue = levels.unbind(1)
@@ -79,7 +79,7 @@ def frost(levels: Tensor, key: Tensor, parameters: tuple[float, float, float]) -
     photographs, sizes = _photographs(scale, height, width, levels.device)
     numbers = keys.uniform(key, (3,))
     which = (numbers[:, 0] * len(photographs)).long()
-    room = sizes[which] - torch.tensor([height, width], device=levels.device)
+    room = sizes[which] - _filters.constant((height, width), levels.device)
     top, left = (numbers[:, 1:] * room).long().unbind(-1)
     rows = top[:, None, None] + torch.arange(height, device=levels.device)[:, None]
     columns = left[:, None, None] + torch.arange(width, device=levels.device)
@@ -163,11 +163,12 @@ def spatter(levels: Tensor, key: Tensor, parameters: tuple[float, float, float, 
     liquid = _filters.gaussian(keys.normal(key, (1, height, width)), sigma) * deviation + mean
     if muddy:
         cover = _filters.gaussian((liquid > threshold).float(), strength)
-        cover = torch.where(cover < 0.8, 0, cover)
-        mud = torch.tensor([63.0, 42.0, 20.0], device=levels.device)[:, None, None]
+        cover = cover.masked_fill(cover < 0.8, 0)
+        mud = _filters.constant((63.0, 42.0, 20.0), levels.device)[:, None, None]
         return levels * (1 - cover) + mud * cover
-    liquid = torch.where(liquid < threshold, 0, (255 * liquid).floor().remainder(256))  # np.uint8 wraps around
+    dry = liquid < threshold
+    liquid = (255 * liquid).floor().remainder(256).masked_fill_(dry, 0)  # np.uint8 wraps around
     glint = liquid * _spatter.relief(liquid.int()).float()
     glint = glint * (strength / glint.amax((1, 2, 3), keepdim=True).clamp(min=1))
-    water = torch.tensor([175.0, 238.0, 238.0], device=levels.device)[:, None, None]
+    water = _filters.constant((175.0, 238.0, 238.0), levels.device)[:, None, None]
     return levels + water * glint

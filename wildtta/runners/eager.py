@@ -7,9 +7,25 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from wildtta.core.guards import Outcome
+from wildtta.core.method import Method
 from wildtta.core.tree import State
+from wildtta.network import Network
 
-__all__ = ["differentiate"]
+__all__ = ["Eager", "differentiate"]
+
+
+class Eager:
+    """Runs a step as it is written."""
+
+    def __init__(self, method: Method, network: Network) -> None:
+        self.method, self.network = method, network
+
+    def step(self, state: State, images: Tensor) -> tuple[State, Outcome]:
+        return self.method.step(self.network, state, images, differentiate)
+
+    def forget(self) -> None:
+        """Drop what was prepared for tensors that are no longer in use."""
 
 
 def differentiate(loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Tensor) -> tuple[Tensor, State]:

@@ -1,0 +1,205 @@
+"""From a run to its tables: the paper's, and a smaller one of the other measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from statistics import fmean
+
+from wildtta.corruptions import CORRUPTIONS
+from wildtta.report import names, published
+from wildtta.report.groups import Comparison, Label, comparisons, statistic
+from wildtta.report.run import Cell, Run
+from wildtta.report.table import Column, Row, Table, Value, ranked
+
+__all__ = ["STAND_IN", "tables"]
+
+STAND_IN = "Stand-in: the embedded glyphs are for trying the tool. These numbers say nothing about photographs."
+_PAPER_IMAGES = 50_000  # in one of the paper's streams of one corruption
+
+
+def tables(run: Run) -> list[Table]:
+    """For each data set and scenario the tables of accuracy, one a model and severity, then those of the other measures.
+
+    >>> for table in tables(load_run("runs/demo")):  # doctest: +SKIP
+    ...     rich.print(table)
+    """
+    result: list[Table] = []
+    for _, group in groupby(comparisons(run), key=lambda found: (found.data, found.scenario, found.reset, found.batch)):
+        together = list(group)
+        if together[0].scenario == "mixed":
+            result.append(_mixed(together))
+        else:
+            result += [_accuracy(comparison) for comparison in together]
+        result += [_measures(comparison) for comparison in together]
+    return result
+
+
+Numbers = Callable[[Label], Value]
+"""A column of a table: the value of each row."""
+
+
+def _accuracy(comparison: Comparison) -> Table:
+    """Methods × corruptions, and their average over all corruptions but clean images."""
+    columns: list[tuple[Column, Numbers]] = [
+        (Column(names.short(kind), names.family(kind), full=names.title(kind)), _of_kinds(comparison, [kind]))
+        for kind in comparison.kinds
+    ]
+    corrupted = [kind for kind in comparison.kinds if kind != names.CLEAN]
+    if len(corrupted) > 1:
+        columns.append((Column("Average", full="average over the corruptions"), _of_kinds(comparison, corrupted)))
+    return _table(
+        f"{comparison.setting}: {comparison.model}{comparison.at_severity}. Accuracy (%)", [comparison], columns
+    )
+
+
+def _of_kinds(comparison: Comparison, kinds: list[str]) -> Numbers:
+    def value(label: Label) -> Value:
+        samples = comparison.accuracy(label)
+        mean, std, seeds = statistic([samples.get(kind, {}) for kind in kinds])
+        return Value(mean, std, seeds, seeds < comparison.seeds, _paper(comparison, label, kinds))
+
+    return value
+
+
+def _mixed(together: list[Comparison]) -> Table:
+    """Methods × (model, severity); with several severities also each model's average over them."""
+    columns: list[tuple[Column, Numbers]] = []
+    models = list(dict.fromkeys(comparison.model for comparison in together))
+    for model in models:
+        own = [comparison for comparison in together if comparison.model == model]
+        for comparison in own:
+            name = f"Severity {comparison.severity}" if comparison.severity else "Accuracy"
+            columns.append((Column(name, model), _overall([comparison])))
+        if len(own) > 1:
+            columns.append((Column("Average", model, full="average over the severities"), _overall(own)))
+    return _table(f"{together[0].setting}. Accuracy (%)", together, columns)
+
+
+def _overall(together: list[Comparison]) -> Numbers:
+    first = together[0]
+
+    def value(label: Label) -> Value:
+        mean, std, seeds = statistic([comparison.overall(label) for comparison in together])
+        if len(together) == 1:
+            paper = _paper(first, label, [])
+        else:
+            same = [_paper(comparison, label, []) is not None for comparison in together]
+            exact = sorted(comparison.severity for comparison in together) == [4, 5] and all(same)
+            paper = published.average(first.data, first.model, "mixed", first.batch, label.method) if exact else None
+        return Value(mean, std, seeds, seeds < first.seeds, paper)
+
+    return value
+
+
+def _paper(comparison: Comparison, label: Label, kinds: list[str]) -> float | None:
+    """The paper's figure, if this is one of its cells: its data, model, scenario, severity, batch, and method unchanged."""
+    cells = [cell for cell in comparison.by_label[label] if not kinds or cell.kind in kinds]
+    if label.guard or label.overrides or not comparison.reset or not cells:
+        return None
+    place = (comparison.data, comparison.model, comparison.scenario, comparison.batch)
+    if len(kinds) < 2:
+        return published.figure(*place, comparison.severity, cells[0].domains, label.method)
+    if kinds != list(CORRUPTIONS) or comparison.severity != 5 or any(len(cell.domains) != 1 for cell in cells):
+        return None
+    return published.average(*place, label.method)
+
+
+def _table(title: str, together: list[Comparison], columns: list[tuple[Column, Numbers]]) -> Table:
+    first = together[0]
+    grid = []
+    for column, numbers in columns:
+        values = [numbers(label) for label in first.labels]
+        source = values[first.labels.index(first.source)].mean if first.source else None
+        grid.append(ranked([_against(value, source) for value in values], column.digits))
+    rows = tuple(
+        Row(str(label), label.method, tuple(column[place] for column in grid))
+        for place, label in enumerate(first.labels)
+    )
+    return Table(
+        title=title,
+        kind="accuracy",
+        section=first.setting,
+        columns=tuple(column for column, _ in columns),
+        rows=rows,
+        notes=(*_notes(together), *_paper_notes(rows, together)),
+        stand_in=any(comparison.stand_in for comparison in together),
+    )
+
+
+def _against(value: Value, source: float | None) -> Value:
+    if value.mean is None or source is None:
+        return value
+    return Value(value.mean, value.std, value.seeds, value.partial, value.paper, value.mean - source)
+
+
+def _notes(together: list[Comparison]) -> list[str]:
+    return [STAND_IN] if any(comparison.stand_in for comparison in together) else []
+
+
+def _paper_notes(rows: Sequence[Row], together: list[Comparison]) -> list[str]:
+    """What must be known to read the paper's figures beside one's own."""
+    if not any(value.paper is not None for row in rows for value in row.values):
+        return []
+    notes = ["In brackets: the paper's own figure."]
+    cells = [cell for comparison in together for cell in comparison.cells]
+    shortest = min(cell.images + cell.unreadable for cell in cells)
+    if together[0].data.startswith("imagenet-c") and shortest < _PAPER_IMAGES:
+        notes.append(f"The paper's streams have at least {_PAPER_IMAGES:,} images; here some have {shortest:,}.")
+    models = list(dict.fromkeys(comparison.model for comparison in together))
+    for model in models:
+        if (full := published.weights(model)) not in (None, model):
+            notes.append(f"The paper's weights are {full}; {model} may load others.")
+    if any(published.architecture(model) == "vit" for model in models):
+        notes.append(
+            "The paper's ViT figures come from images normalised with ImageNet's mean and deviation, "
+            "which are not that model's own; with its own the source model is about 20 points better."
+        )
+    return notes
+
+
+def _average(pick: Callable[[Cell], float | None]) -> Callable[[list[Cell]], float | None]:
+    def over(cells: list[Cell]) -> float | None:
+        found = [number for cell in cells if (number := pick(cell)) is not None]
+        return fmean(found) if len(found) == len(cells) > 0 else None
+
+    return over
+
+
+def _measure(name: str, scale: float = 1.0) -> Callable[[list[Cell]], float | None]:
+    def pick(cell: Cell) -> float | None:
+        number = cell.measures[name]
+        return None if number is None else scale * number
+
+    return _average(pick)
+
+
+_MEASURES: list[tuple[Column, Callable[[list[Cell]], float | None]]] = [
+    (Column("Cells", digits=0, full="cells that the averages are over"), lambda cells: float(len(cells))),
+    (Column("Top-1 %"), _average(lambda cell: cell.top1)),
+    (Column("Top-5 %"), _measure("top5")),
+    (Column("NLL", digits=2, full="negative log-likelihood"), _measure("nll")),
+    (Column("ECE %", full="expected calibration error"), _measure("ece")),
+    (Column("Selected %", full="share of the images that taught"), _measure("selected", 100)),
+    (Column("Forwards", digits=0, full="forward passes of a batch"), _measure("forwards")),
+    (Column("Backwards", digits=0, full="backward passes of a batch"), _measure("backwards")),
+    (Column("Resets", full="how often a guard set the stream back"), _measure("resets")),
+    (Column("Seconds", full="for one stream"), _average(lambda cell: cell.seconds)),
+]
+
+
+def _measures(comparison: Comparison) -> Table:
+    """The other measures, averaged over all cells of a method (corruptions and seeds)."""
+    rows = [
+        Row(str(label), label.method, tuple(Value(mean=over(cells), seeds=len(cells)) for _, over in _MEASURES))
+        for label, cells in comparison.by_label.items()
+    ]
+    return Table(
+        title=f"{comparison.setting}: {comparison.model}{comparison.at_severity}. Other measures, averaged over cells",
+        kind="measures",
+        section=comparison.setting,
+        columns=tuple(column for column, _ in _MEASURES),
+        rows=tuple(rows),
+        notes=tuple(_notes([comparison])),
+        stand_in=comparison.stand_in,
+    )
