@@ -18,7 +18,13 @@ __all__ = ["Measure", "entropy", "measure", "shape_dependence"]
 
 
 class Measure(nn.Module):
-    """Base class: write `compute(prediction) -> B values`; constants are buffers, there is no other state."""
+    """Base class: write `compute(prediction) -> B values`; constants are buffers, there is no other state.
+
+    Attributes:
+        forwards: how often it asks the network about other images.
+    """
+
+    forwards = 0
 
     def compute(self, prediction: Prediction) -> Tensor:
         raise NotImplementedError
@@ -83,6 +89,8 @@ class shape_dependence(Measure):
     PLPD = p_ŷ(x) − p_ŷ(x'), where x' is x cut into `patches` × `patches` tiles that are permuted, for each image on its
     own (Lee et al., ICLR 2024, eq. 5). Sides that `patches` does not divide are resized and resized back. No gradient.
     """
+
+    forwards = 1
 
     def __init__(self, patches: int = 4) -> None:
         super().__init__()

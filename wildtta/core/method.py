@@ -81,6 +81,17 @@ class Method(nn.Module):
         self.alignment = alignment
         self.batch_statistics = batch_statistics
 
+    @property
+    def backwards(self) -> int:
+        """How many backward passes a step takes."""
+        return 0 if self.update is None else self.update.evaluations
+
+    @property
+    def forwards(self) -> int:
+        """How many forward passes a step takes: one for each evaluation, and what measures ask of the network besides."""
+        asked = sum(part.forwards for part in self.modules() if isinstance(part, Measure))
+        return max(self.backwards, 1) * (1 + asked)
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def init(self, network: Network, seed: int = 0) -> State:

@@ -39,7 +39,13 @@ class Evaluate(Protocol):
 
 
 class Update(nn.Module):
-    """Base class: write `init` and `forward`."""
+    """Base class: write `init` and `forward`.
+
+    Attributes:
+        evaluations: how many gradients it takes a step.
+    """
+
+    evaluations = 1
 
     def init(self, theta: Tensor) -> State:
         return {}
@@ -105,6 +111,8 @@ class sharpness_aware(Update):
 
     The selection is made again there, among the images selected first (SAR's second filter); `base` then steps from θ.
     """
+
+    evaluations = 2
 
     def __init__(self, base: Update, rho: float = 0.05, eps: float = 1e-12) -> None:
         super().__init__()

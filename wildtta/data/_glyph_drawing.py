@@ -114,10 +114,14 @@ def _colours(numbers: _Numbers) -> tuple[list[Tensor], Tensor, Tensor]:
     hue = numbers.between(0, 1, 3, 3, 1, 1)
     red, green, blue = (hue[:, :, i : i + 1] for i in range(3))
     hue = (hue - (0.299 * red + 0.587 * green + 0.114 * blue)) * strength  # of no brightness of its own
-    return [
-        (first + hue[:, 0]).clamp(0, 1).float(),
-        (second + hue[:, 0] + 0.4 * hue[:, 1]).clamp(0, 1).float(),
-    ], (ink + hue[:, 2]).clamp(0, 1).float(), edge.float()
+    return (
+        [
+            (first + hue[:, 0]).clamp(0, 1).float(),
+            (second + hue[:, 0] + 0.4 * hue[:, 1]).clamp(0, 1).float(),
+        ],
+        (ink + hue[:, 2]).clamp(0, 1).float(),
+        edge.float(),
+    )
 
 
 def _ramp(numbers: _Numbers, strength: float) -> Tensor:
