@@ -83,10 +83,10 @@ def run(
 ) -> dict[str, Any]:
     """One stream through one adapter. On a GPU nothing waits for the device until the stream is over."""
     runner = "captured" if images.is_cuda else "eager"
-    adapter = wildtta.adapt(model, method, guard=guard, runner=runner, **options).to(memory_format=torch.channels_last)
+    adapter = wildtta.adapt(model, method, guard=guard, runner=runner, **options)
     correct, start = [], time.perf_counter()
     for batch, truth in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-        correct.append(adapter(batch.contiguous(memory_format=torch.channels_last)).argmax(-1) == truth)
+        correct.append(adapter(batch).argmax(-1) == truth)
     hits = torch.cat(correct).float().cpu()
     report = adapter.report
     return {

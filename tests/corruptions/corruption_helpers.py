@@ -110,6 +110,28 @@ def draws(name: str, parameters: Any, severity: int, seed: int, height: int, wid
     return {}
 
 
+# Those whose numbers `imagecorruptions` draws by functions of numpy that can be replaced. (Its frost is enlarged, and its
+# elastic deformation has no affine part.)
+HANDED = ["gaussian_noise", "speckle_noise", "glass_blur", "motion_blur", "snow", "fog", "spatter"]
+
+
+def hand_over(monkeypatch: Any, name: str, parameters: Any, draw: dict[str, Any]) -> None:
+    """Make numpy, and so `imagecorruptions`, draw these numbers."""
+    if "normal" in draw:
+        monkeypatch.setattr(np.random, "normal", lambda loc=0, scale=1, size=None: loc + scale * draw["normal"])
+    if "degrees" in draw:
+        monkeypatch.setattr(np.random, "uniform", lambda low, high: draw["degrees"])
+    if name == "fog":
+        levels = itertools.chain.from_iterable(draw["levels"].values())
+        monkeypatch.setattr(np.random, "uniform", lambda low, high, size: high * next(levels))
+    if name == "glass_blur":
+        reach = parameters[1]
+        walks = [(right.reshape(224, 224), down.reshape(224, 224)) for down, right in draw["steps"]]
+        inner = range(224 - reach, reach, -1)
+        steps = ((right[y, x], down[y, x]) for right, down in walks for y in inner for x in inner)
+        monkeypatch.setattr(np.random, "randint", lambda low, high, size: next(steps))
+
+
 def to_uint8(images: Tensor) -> Any:
     """B x H x W x 3, uint8."""
     return (images * 255).round().byte().permute(0, 2, 3, 1).numpy()

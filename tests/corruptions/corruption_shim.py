@@ -21,7 +21,7 @@ def imagecorruptions() -> Any:
     if not hasattr(np, "float_"):
         np.float_ = np.float64  # type: ignore[attr-defined]
     missing = []
-    if importlib.util.find_spec("pkg_resources") is None:
+    if "pkg_resources" not in sys.modules:  # new setuptools have none, and an old one's fails on new Pythons
         resources: Any = types.ModuleType("pkg_resources")
         resources.resource_filename = lambda name, path: os.path.join(os.path.dirname(sys.modules[name].__file__), path)
         sys.modules["pkg_resources"] = resources

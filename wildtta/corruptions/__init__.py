@@ -92,7 +92,7 @@ def _corrupt(
     images: Tensor, key: Tensor, result: Tensor, function: Callable[[Tensor, Tensor, Any], Tensor], parameters: Any
 ) -> None:
     """8 bits in, 8 bits out. The original truncates (`np.uint8`) and so does this, with a guard for rounding."""
-    levels = (images.float() * 255).round()
+    levels = (images.float() * 255).round_()
     torch.div(_filters.truncate(function(levels, key, parameters).float()), 255, out=result)
 
 

@@ -24,7 +24,7 @@ _WHOLE = 2.0**-10  # grey levels: what is this near below a whole number is that
 
 def truncate(levels: Tensor) -> Tensor:
     """To whole grey levels as `np.uint8` does, by dropping the fraction, with a guard for rounding."""
-    return (levels.clamp(0, 255) + _WHOLE).floor()
+    return levels.clamp(0, 255).add_(_WHOLE).floor_()
 
 
 @lru_cache(maxsize=64)

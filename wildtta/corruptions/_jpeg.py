@@ -1,8 +1,8 @@
 """A JPEG round trip on tensors, in the integer arithmetic of libjpeg (baseline, 4:2:0, the "islow" transforms).
 
-Every step is a rounded or shifted whole number, held in float64 where a matrix product does it and otherwise in
-int32, so the result does not depend on the device and is what Pillow's encoder and decoder make of the image.
-Entropy coding loses nothing and is left out.
+Every step is a rounded or shifted whole number, or a fraction by a small power of two. float64 holds them all without
+rounding, so neither the device nor the order of a sum matters, and the result is what Pillow's encoder and decoder make of
+the image. Entropy coding loses nothing and is left out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = ["round_trip"]
@@ -38,96 +39,93 @@ _DCT = (
 )
 
 
+# Colours to luma and the two chromas, and what these add to luma for each colour, in 16 binary digits.
+_TO_YCC = ((19595, 38470, 7471), (-11059, -21709, 32768), (32768, -27439, -5329))
+_TO_RGB = ((0, 91881), (-22554, -46802), (116130, 0))
+# The coefficients of a block are in eighths. Just over 1 makes halves round away from zero, as libjpeg has it; the next
+# fractions are too far away to notice.
+_EIGHTH = 0.125 * (1 + 2.0**-30)
+
+
 def round_trip(levels: Tensor, quality: int) -> Tensor:
     """Compress and decompress whole grey levels, B x 3 x H x W."""
     height, width = levels.shape[-2:]
-    luma, blue, red = _to_ycc(levels.int())
+    to_ycc, offset, to_rgb = _colours(levels.device)
+    planes = (to_ycc @ levels.double().flatten(2)).add_(offset).floor_().unflatten(-1, (height, width))
+    luma, chroma = planes[:, :1], planes[:, 1:]
     luma = _recode(_extend(luma, -height % 8, -width % 8), quality, False)[..., :height, :width]
-    chroma = _halve(_extend(torch.stack([blue, red], 1), height % 2, -width % 16))
+    chroma = _halve(_extend(chroma, height % 2, -width % 16))
     chroma = _recode(_extend(chroma, -chroma.shape[-2] % 8, 0), quality, True)
     chroma = _double(chroma[..., : (height + 1) // 2, : (width + 1) // 2])[..., :height, :width]
-    return _to_rgb(luma, *chroma.unbind(1)).float()
+    colours = (to_rgb @ chroma.flatten(2)).add_(0.5).floor_().unflatten(-1, (height, width))
+    return colours.add_(luma).add_(128).clamp_(0, 255).float()
 
 
-def _to_ycc(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In 16-bit fixed point; chroma is centred at 128 and, unlike luma, rounds a half down."""
-    red, green, blue = rgb.unbind(1)
-    centre = (128 << 16) + (1 << 15) - 1
-    return (
-        (19595 * red + 38470 * green + 7471 * blue + (1 << 15)) >> 16,
-        (-11059 * red - 21709 * green + 32768 * blue + centre) >> 16,
-        (32768 * red - 27439 * green - 5329 * blue + centre) >> 16,
-    )
-
-
-def _to_rgb(luma: Tensor, blue: Tensor, red: Tensor) -> Tensor:
-    blue, red, half = blue - 128, red - 128, 1 << 15
-    shifts = (91881 * red, -22554 * blue - 46802 * red, 116130 * blue)
-    return torch.stack([luma + ((shift + half) >> 16) for shift in shifts], 1).clamp(0, 255)
-
-
-def _extend(plane: Tensor, down: int, right: int) -> Tensor:
+def _extend(planes: Tensor, down: int, right: int) -> Tensor:
     """Repeat the last row and column."""
-    if down:
-        plane = torch.cat([plane, plane[..., -1:, :].expand(*plane.shape[:-2], down, -1)], -2)
-    if right:
-        plane = torch.cat([plane, plane[..., -1:].expand(*plane.shape[:-1], right)], -1)
-    return plane
+    return F.pad(planes, (0, right, 0, down), mode="replicate") if down or right else planes
 
 
-def _halve(plane: Tensor) -> Tensor:
+def _halve(planes: Tensor) -> Tensor:
     """The mean of two by two, rounding a half down and up in turn along a row."""
-    total = plane[..., ::2, ::2] + plane[..., ::2, 1::2] + plane[..., 1::2, ::2] + plane[..., 1::2, 1::2]
-    return (total + 1 + torch.arange(total.shape[-1], device=plane.device, dtype=plane.dtype) % 2) >> 2
+    pairs = planes[..., ::2, :] + planes[..., 1::2, :]
+    means = (pairs[..., ::2] + pairs[..., 1::2]).mul_(0.25)
+    return means.add_(_in_turn(0.25, 0.5, means)).floor_()
 
 
-def _double(plane: Tensor) -> Tensor:
+def _double(planes: Tensor) -> Tensor:
     """Interpolate: each new pixel is 3/4 of the nearer and 1/4 of the further neighbour, in either direction."""
-    taller = _interleave(plane, -2)
-    wider = _interleave(taller, -1)
-    return (wider + torch.arange(8, 6, -1, device=plane.device, dtype=plane.dtype).repeat(plane.shape[-1])) >> 4
+    wide = F.interpolate(planes, scale_factor=2, mode="bilinear", align_corners=False)
+    return wide.add_(_in_turn(8 / 16, 7 / 16, wide)).floor_()
 
 
-def _interleave(plane: Tensor, axis: int) -> Tensor:
-    size = plane.shape[axis]
-    before = torch.cat([plane.narrow(axis, 0, 1), plane.narrow(axis, 0, size - 1)], axis)
-    after = torch.cat([plane.narrow(axis, 1, size - 1), plane.narrow(axis, size - 1, 1)], axis)
-    plane = 3 * plane
-    shape = list(plane.shape)
-    shape[axis] *= 2
-    return torch.stack([plane + before, plane + after], plane.ndim + axis + 1).reshape(shape)
+def _in_turn(even: float, odd: float, planes: Tensor) -> Tensor:
+    """What to add before the fraction is dropped, column by column."""
+    columns = torch.full(planes.shape[-1:], even, dtype=planes.dtype, device=planes.device)
+    columns[1::2] = odd
+    return columns
 
 
-def _recode(plane: Tensor, quality: int, chroma: bool) -> Tensor:
-    """Transform, quantise and transform back blocks of eight by eight."""
-    transform, divisor = _tables(quality, chroma, plane.device)
-    height, width = plane.shape[-2:]
-    blocks = plane.double().sub(128)
-    blocks = _shifted(_along_rows(blocks, transform), 11)
-    blocks = _shifted(_along_columns(blocks, transform), 15)
-    divisor = divisor.repeat(height // 8, width // 8)
-    blocks = ((blocks.abs() + 4 * divisor) / (8 * divisor)).floor() * blocks.sign() * divisor
-    blocks = _shifted(_along_columns(blocks, transform.T), 11)
-    blocks = _shifted(_along_rows(blocks, transform.T), 18)
-    return blocks.add(128).clamp(0, 255).int()
+def _recode(planes: Tensor, quality: int, chroma: bool) -> Tensor:
+    """Transform, quantise and transform back blocks of eight by eight. Takes and returns planes about zero."""
+    transform, divisor, factor = _tables(quality, chroma, planes.shape[-1], planes.device)
+    blocks = _rounded(_along_rows(planes, transform * 2.0**-11))
+    blocks = _rounded(_along_columns(blocks, transform * 2.0**-15)).unflatten(-2, (-1, 8))
+    blocks = blocks.mul_(factor).round_().mul_(divisor).flatten(-3, -2)
+    blocks = _rounded(_along_columns(blocks, transform.T * 2.0**-11))
+    return _rounded(_along_rows(blocks, transform.T * 2.0**-18)).clamp_(-128, 127)
 
 
-def _along_rows(plane: Tensor, transform: Tensor) -> Tensor:
-    return (plane.unflatten(-1, (-1, 8)) @ transform.T).flatten(-2)
+def _along_rows(planes: Tensor, transform: Tensor) -> Tensor:
+    return (planes.unflatten(-1, (-1, 8)) @ transform.T).flatten(-2)
 
 
-def _along_columns(plane: Tensor, transform: Tensor) -> Tensor:
-    return (transform @ plane.unflatten(-2, (-1, 8))).flatten(-3, -2)
+def _along_columns(planes: Tensor, transform: Tensor) -> Tensor:
+    return (transform @ planes.unflatten(-2, (-1, 8))).flatten(-3, -2)
 
 
-def _shifted(values: Tensor, digits: int) -> Tensor:
-    """Divide by a power of two and round, a half up."""
-    return (values * 2.0**-digits + 0.5).floor()
+def _rounded(values: Tensor) -> Tensor:
+    """To whole numbers, a half up."""
+    return values.add_(0.5).floor_()
 
 
-@lru_cache(maxsize=32)
-def _tables(quality: int, chroma: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=8)
+def _colours(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The matrices, and what to add before the fraction is dropped: chroma, unlike luma, rounds a half down.
+
+    Luma and chroma are about zero, where the standard has them about 128.
+    """
+    to_ycc, to_rgb = (torch.tensor(rows, dtype=torch.float64, device=device) * 2.0**-16 for rows in (_TO_YCC, _TO_RGB))
+    below = 0.5 - 2.0**-16
+    offset = torch.tensor([[0.5 - 128], [below], [below]], dtype=torch.float64, device=device)
+    return to_ycc, offset, to_rgb
+
+
+@lru_cache(maxsize=64)
+def _tables(quality: int, chroma: bool, width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The transform; and for eight rows of this width, the quantiser's divisors and what to multiply by instead."""
     scale = 5000 // quality if quality < 50 else 200 - 2 * quality
     table = [min(max((int(entry) * scale + 50) // 100, 1), 255) for entry in (_CHROMA if chroma else _LUMA).split()]
     transform = torch.tensor(_DCT, dtype=torch.float64, device=device)
-    return transform, torch.tensor(table, dtype=torch.float64, device=device).reshape(8, 8)
+    divisor = torch.tensor(table, dtype=torch.float64, device=device).reshape(8, 8).repeat(1, width // 8)
+    return transform, divisor, _EIGHTH / divisor

@@ -19,6 +19,9 @@ from . import _filters, _jpeg
 __all__ = ["brightness", "contrast", "elastic_transform", "jpeg_compression", "pixelate", "saturate"]
 
 
+_HALF = 0.5 + 2.0**-10  # rounds a mean that ends in a half up, whatever the rounding of the mean itself
+
+
 def contrast(levels: Tensor, key: Tensor, factor: float) -> Tensor:
     mean = levels.double().mean((-2, -1), keepdim=True).float()  # a float64 sum of whole numbers is exact
     return (levels - mean) * factor + mean
@@ -99,10 +102,10 @@ def pixelate(levels: Tensor, key: Tensor, share: float) -> Tensor:
     """Shrink and enlarge with a box filter, rounding after each axis, as Pillow does."""
     height, width = levels.shape[-2:]
     for axis, side in ((-1, int(width * share)), (-2, int(height * share))):
-        first, last, count = _boxes(levels.shape[axis], side, levels.device)
-        prefix = F.pad(levels.int(), (1, 0) if axis == -1 else (0, 0, 1, 0)).cumsum(axis, dtype=torch.int32)
-        total = _filters.select(prefix, axis, last) - _filters.select(prefix, axis, first)
-        levels = (total / (count if axis == -1 else count[:, None]) + 0.5).floor()
+        first, last, weight = _boxes(levels.shape[axis], side, levels.device)
+        prefix = F.pad(levels.cumsum(axis), (1, 0) if axis == -1 else (0, 0, 1, 0))  # whole numbers: exact
+        total = _filters.select(prefix, axis, last).sub_(_filters.select(prefix, axis, first))
+        levels = total.mul_(weight if axis == -1 else weight[:, None]).add_(_HALF).floor_()
     for axis, side in ((-1, width), (-2, height)):
         levels = _filters.select(levels, axis, _boxes(levels.shape[axis], side, levels.device)[0])
     return levels
@@ -110,7 +113,7 @@ def pixelate(levels: Tensor, key: Tensor, share: float) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _boxes(side: int, resized: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The range of pixels whose mean each pixel of a resized axis is, and their number (1 where it grows)."""
+    """The range of pixels whose mean each pixel of a resized axis is (one where it grows), and the weight of each."""
     scale = side / resized
     middle = (np.arange(resized) + 0.5) * scale
     reach = max(scale, 1) / 2
@@ -119,7 +122,8 @@ def _boxes(side: int, resized: int, device: torch.device) -> tuple[Tensor, Tenso
     # Pillow weighs the pixels at either end once more; where they lie on the box's edge its rounding decides.
     first += (first - middle + 0.5) * (1 / (2 * reach)) <= -0.5
     last -= (last - 1 - middle + 0.5) * (1 / (2 * reach)) > 0.5
-    parts = (torch.from_numpy(part).to(device) for part in (first, last, last - first))
+    weight = (1 / (last - first)).astype(np.float32)
+    parts = (torch.from_numpy(part).to(device) for part in (first, last, weight))
     return tuple(parts)  # type: ignore[return-value]
 
 

@@ -41,7 +41,7 @@ class _Numbers:
 
 
 @torch.no_grad()
-def draw(key: Tensor, labels: Tensor, fonts: Tensor | None = None) -> Tensor:
+def draw(key: Tensor, labels: Tensor) -> Tensor:
     """Images of the glyphs with these labels, B x 3 x 32 x 32 in [0, 1], in grey levels of 8 bits."""
     numbers = _Numbers(keys.fold(key, 0), 64)
     glyph, trim, kind = _glyph(numbers, key, labels)

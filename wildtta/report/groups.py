@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
+from wildtta.recipes import methods
 from wildtta.report import names
-from wildtta.report.run import Cell, Run
+from wildtta.report.run import Cell, Run, overrides, plain
+from wildtta.streams import SCENARIOS
 
 __all__ = ["Comparison", "Label", "Samples", "comparisons", "statistic"]
 
 Samples = Mapping[str, Mapping[int, float]]
 """Numbers by column and by seed."""
-
-_ONE_STREAM = ("mixed", "continual", "gradual")  # scenarios whose corruptions meet in one stream
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,18 @@ class Comparison:
     """The cells of one model on one data set in one scenario at one severity: methods × corruptions × seeds.
 
     Attributes:
-        data_name: the data set as a heading: without its path where that is not needed to tell two apart.
+        model_name: the model as a heading.
+        setting: the heading: scenario, data, batch, and what else tells these cells from the run's others or from the usual,
+            but for the model and the severity.
         labels: all rows of the run, whether they have cells here already or not.
         kinds: all columns, in the paper's order.
         seeds: how many the plan has.
     """
 
     model: str
-    data: str
-    data_name: str
+    model_name: str
     scenario: str
-    reset: bool
-    batch: int
+    setting: str
     severity: int
     cells: tuple[Cell, ...]
     labels: tuple[Label, ...]
@@ -55,14 +56,13 @@ class Comparison:
     seeds: int
 
     @property
-    def setting(self) -> str:
-        """The scenario and what else tells this comparison from the run's others, but for the model and the severity."""
-        reset = "" if self.reset or self.scenario in _ONE_STREAM else ", no reset"
-        return f"{names.scenario_name(self.scenario)}{reset} — {self.data_name}, batch {self.batch}"
-
-    @property
     def at_severity(self) -> str:
         return f", severity {self.severity}" if self.severity else ""
+
+    @property
+    def corruptions(self) -> tuple[str, ...]:
+        """The columns that an average is over: all but clean images, if there are others."""
+        return tuple(kind for kind in self.kinds if kind != names.CLEAN) or self.kinds
 
     @property
     def stand_in(self) -> bool:
@@ -89,40 +89,77 @@ class Comparison:
 
     @property
     def source(self) -> Label | None:
-        """The row of the model that does not adapt."""
-        plain = Label("source")
-        return plain if plain in self.labels else None
+        """The row of the model that does not adapt; a guard around it changes nothing."""
+        return next((label for label in self.labels if label.method == "source"), None)
+
+
+class _Key(NamedTuple):
+    """What the cells of a comparison share."""
+
+    data: str
+    scenario: str
+    reset: bool
+    batch: int
+    conditions: tuple[tuple[str, str], ...]
+    severity: int
+    model: str
 
 
 def comparisons(run: Run) -> list[Comparison]:
     """The run's cells by data, scenario, severity and model, in the plan's order."""
     labels = _labels(run)
-    data_names = _data_names({cell.data for cell in run.cells})
-    groups: dict[tuple[str, str, bool, int, int, str], list[Cell]] = {}
+    groups: dict[_Key, list[Cell]] = {}
     for cell in run.cells:
-        key = (cell.data, cell.scenario, cell.reset, cell.batch, cell.severity, cell.model)
-        groups.setdefault(key, []).append(cell)
+        place = (cell.data, cell.scenario, cell.reset, cell.batch, cell.conditions, cell.severity, cell.model)
+        groups.setdefault(_Key(*place), []).append(cell)
     data, scenarios, models = (_planned(run, what) for what in ("data", "scenarios", "models"))
 
-    def order(key: tuple[str, str, bool, int, int, str]) -> tuple[object, ...]:
-        return (_place(key[0], data), _place(key[1], scenarios), not key[2], key[3], -key[4], _place(key[5], models))
+    def order(key: _Key) -> tuple[object, ...]:
+        first = (_place(key.data, data), _place(key.scenario, scenarios), not key.reset, key.batch, key.conditions)
+        return (*first, -key.severity, _place(key.model, models))
 
+    settings, model_names = _settings(groups), names.model_names(cell.model for cell in run.cells)
     return [
         Comparison(
-            model=key[5],
-            data=key[0],
-            data_name=data_names[key[0]],
-            scenario=key[1],
-            reset=key[2],
-            batch=key[3],
-            severity=key[4],
+            model=key.model,
+            model_name=model_names[key.model],
+            scenario=key.scenario,
+            setting=settings[key],
+            severity=key.severity,
             cells=tuple(groups[key]),
             labels=labels,
-            kinds=_kinds(run, groups[key]),
+            kinds=_kinds(run, key.data),
             seeds=_seeds(run),
         )
         for key in sorted(groups, key=order)
     ]
+
+
+def _settings(keys: Iterable[_Key]) -> dict[_Key, str]:
+    """The headings. A data set's path, and a condition, is named where it tells two apart or is not the usual one."""
+    specs = {key.data for key in keys}
+    layouts = [spec.partition(":")[0] for spec in specs]
+    found = {}
+    for key in keys:
+        alike = [dict(other.conditions) for other in keys if other.scenario == key.scenario]
+        usual = _usual(key.scenario)
+        remarks = [
+            f"{name} {value}"
+            for name, value in key.conditions
+            if usual.get(name, value) != value or any(other.get(name) != value for other in alike)
+        ]
+        layout = key.data.partition(":")[0]
+        where = [layout if layouts.count(layout) == 1 else key.data, f"batch {key.batch}", *remarks]
+        own = SCENARIOS[key.scenario].reset if key.scenario in SCENARIOS else True
+        reset = "" if key.reset == own else ", with a reset" if key.reset else ", no reset"
+        found[key] = f"{names.scenario_name(key.scenario)}{reset} — {', '.join(where)}"
+    return found
+
+
+def _usual(scenario: str) -> dict[str, str]:
+    options = SCENARIOS[scenario].settings() if scenario in SCENARIOS else {}
+    values = {**options, "weights": None, "statistics": "own", "precision": "float32"}
+    return {name: plain(value) for name, value in values.items()}
 
 
 def statistic(columns: Sequence[Mapping[int, float]]) -> tuple[float | None, float | None, int]:
@@ -157,10 +194,14 @@ def _place(name: str, order: list[str]) -> tuple[int, str]:
 
 
 def _labels(run: Run) -> tuple[Label, ...]:
-    """Every row that some cell has, and the plan's methods that have no cell yet."""
-    found = set(map(_label, run.cells))
+    """Every row that some cell has, and the plan's that have no cell yet."""
+    found = {_label(cell) for cell in run.cells}
+    there = {(label.method, label.guard) for label in found}
     planned = _planned(run, "methods")
-    found |= {Label(method) for method in planned if method not in {label.method for label in found}}
+    for method in planned:
+        for guard in _planned(run, "guards") or ["none"]:
+            row = Label(method, None if guard == "none" else guard, _planned_overrides(run, method))
+            found |= {row} if (row.method, row.guard) not in there else set()
 
     def order(label: Label) -> tuple[object, ...]:
         return (names.method_order(label.method), _place(label.method, planned), label.guard or "", label.overrides)
@@ -168,19 +209,25 @@ def _labels(run: Run) -> tuple[Label, ...]:
     return tuple(sorted(found, key=order))
 
 
-def _kinds(run: Run, cells: Iterable[Cell]) -> tuple[str, ...]:
-    """The columns of these cells, and the plan's where it is its corruptions that they are of."""
-    found = [kind for cell in cells for kind in _accuracies(cell)]
+def _planned_overrides(run: Run, method: str) -> str:
+    """The hyper-parameters that the plan gives to a method, for it alone ("recap.tau") or for all that have them ("lr")."""
+    given = run.config.get("settings")
+    takes = methods()[method].hyperparameters if method in methods() else {}
+    own: dict[str, Any] = {}
+    for key, value in sorted(given.items(), key=lambda item: "." in item[0]) if isinstance(given, dict) else []:
+        owner, _, name = str(key).rpartition(".")
+        if owner == method or (not owner and name in takes):
+            own[name] = value
+    return overrides(own)
+
+
+def _kinds(run: Run, data: str) -> tuple[str, ...]:
+    """The columns: every kind that some cell on these data has, and the plan's where it names any of them."""
+    found = {kind for cell in run.cells if cell.data == data for kind in _accuracies(cell)}
     planned = _planned(run, "kinds")
-    return tuple(names.in_order([*planned, *found] if set(planned) & set(found) else found))
+    return tuple(names.in_order([*planned, *sorted(found)] if found & set(planned) else sorted(found)))
 
 
 def _seeds(run: Run) -> int:
     planned = run.config.get("seeds")
     return len(set(planned)) if isinstance(planned, list) else len({cell.seed for cell in run.cells})
-
-
-def _data_names(specs: set[str]) -> dict[str, str]:
-    """Headings for data sets: the layout, or layout and path where two are of the same layout."""
-    layouts = [spec.partition(":")[0] for spec in specs]
-    return {spec: layout if layouts.count(layout) == 1 else spec for spec, layout in zip(specs, layouts, strict=True)}

@@ -6,7 +6,18 @@ from collections.abc import Iterable
 
 from wildtta.corruptions import CORRUPTIONS, EXTRA, FAMILIES
 
-__all__ = ["CLEAN", "family", "in_order", "method_name", "method_order", "scenario_name", "short", "title"]
+__all__ = [
+    "CLEAN",
+    "family",
+    "in_order",
+    "method_name",
+    "method_order",
+    "model_names",
+    "scenario_in_short",
+    "scenario_name",
+    "short",
+    "title",
+]
 
 CLEAN = "clean"
 
@@ -88,6 +99,27 @@ def method_order(method: str) -> int:
     """The paper's order; unknown methods come last, in the order given."""
     order = list(_METHODS)
     return order.index(method) if method in order else len(order)
+
+
+def model_names(specs: Iterable[str]) -> dict[str, str]:
+    """Models as headings: without library and tag of weights, where that leaves them apart.
+
+    >>> model_names(["timm:resnet50_gn.a1h_in1k", "torchvision:resnet50"])
+    {'timm:resnet50_gn.a1h_in1k': 'resnet50_gn', 'torchvision:resnet50': 'resnet50'}
+    """
+    specs = sorted(set(specs))
+    tagged = [spec.removeprefix("timm:").removeprefix("torchvision:") for spec in specs]
+    bare = [
+        name.partition(".")[0] if spec.startswith("timm:") else name for spec, name in zip(specs, tagged, strict=True)
+    ]
+    return {
+        spec: next(names[place] for names in (bare, tagged, specs) if names.count(names[place]) == 1)
+        for place, spec in enumerate(specs)
+    }
+
+
+def scenario_in_short(scenario: str) -> str:
+    return scenario_name(scenario).partition(":")[0]
 
 
 def scenario_name(scenario: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 __all__ = ["Along", "Cell", "Run", "RunError", "load_run"]
 
@@ -31,7 +33,13 @@ class Along:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of the plan and its result. Numbers that a result does not have are None."""
+    """One cell of the plan and its result. Numbers that a result does not have are None.
+
+    Attributes:
+        settings: hyper-parameters that are not the method's defaults. options: of the scenario, all of them.
+        conditions: what else a number depends on, as text by name: the options, the model's weights and statistics, how many
+            images there were at most, where and how it was computed. Cells are compared only where these are the same.
+    """
 
     model: str
     data: str
@@ -44,7 +52,14 @@ class Cell:
     guard: str | None
     seed: int
     batch: int
-    hyperparameters: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
+    limit: int | None
+    calibration: int | None
+    weights: str | None
+    statistics: str
+    precision: str
+    conditions: tuple[tuple[str, str], ...]
     images: int
     unreadable: int
     top1: float
@@ -59,13 +74,13 @@ class Cell:
     @property
     def overrides(self) -> str:
         """The hyper-parameters that differ from the method's own, as one line."""
-        return ", ".join(f"{name}={_plain(value)}" for name, value in sorted(self.hyperparameters.items()))
+        return overrides(self.settings)
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """Two files of the same identity are the same cell."""
         place = (self.model, self.data, self.scenario, self.reset, self.domains, self.kind, self.severity)
-        return (*place, self.method, self.guard, self.overrides, self.seed, self.batch)
+        return (*place, self.method, self.guard, self.overrides, self.seed, self.batch, self.conditions)
 
 
 @dataclass(frozen=True)
@@ -75,7 +90,8 @@ class Run:
     Attributes:
         command: what was typed.
         config: the plan's, as it stands there.
-        planned: how many cells the plan has; None where it does not say.
+        planned: the names of the plan's cells; None where it does not say.
+        missing: those of them that have no result yet, or none that can be read.
         problems: what was left out or is odd, one sentence each, naming the file.
         gallery: the sample strips by kind of corruption.
     """
@@ -83,8 +99,9 @@ class Run:
     path: Path
     command: str
     config: Mapping[str, Any]
-    planned: int | None
+    planned: tuple[str, ...] | None
     cells: tuple[Cell, ...]
+    missing: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     gallery: Mapping[str, Path] = field(default_factory=dict)
     stand_in: bool = False
@@ -112,6 +129,7 @@ def load_run(path: str | Path) -> Run:
         raise RunError(f"{path} is not a run folder: it has neither a plan.json nor cells/*.json{reason}")
     stand_in = plan.get("stand_in") is True
     cells: dict[tuple[Any, ...], Cell] = {}
+    read: set[str] = set()
     for file in files:
         try:
             cell = _cell(file, stand_in)
@@ -122,18 +140,26 @@ def load_run(path: str | Path) -> Run:
             problems.append(f"{file} repeats a cell that another file has; it is left out")
             continue
         cells[cell.identity] = cell
+        read.add(file.stem)
     config = plan.get("config")
-    planned = plan.get("cells")
+    planned = _names(plan.get("cells"))
     return Run(
         path=path,
         command=str(plan.get("command", "")),
         config=config if isinstance(config, dict) else {},
-        planned=len(planned) if isinstance(planned, list) else planned if _is_count(planned) else None,
+        planned=planned,
         cells=tuple(cells.values()),
-        problems=(*problems, *_disagreements(cells.values())),
+        missing=tuple(name for name in planned or () if name not in read),
+        problems=tuple(
+            problem.replace(f"{path}{os.sep}", "") for problem in [*problems, *_disagreements(cells.values())]
+        ),
         gallery={file.stem: file for file in sorted((path / "gallery").glob("*.png")) if not file.name.startswith(".")},
         stand_in=stand_in or any(cell.stand_in for cell in cells.values()),
     )
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    return tuple(value) if isinstance(value, list) and all(isinstance(name, str) for name in value) else None
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -146,7 +172,7 @@ def _document(file: Path) -> dict[str, Any]:
     except (OSError, RecursionError) as error:
         raise RunError(f"{file} cannot be read ({error})") from error
     if not isinstance(content, dict) or "format" not in content:
-        raise RunError(f"{file} was not written by wildtta: it has no \"format\"")
+        raise RunError(f'{file} was not written by wildtta: it has no "format"')
     if content["format"] != _FORMAT:
         raise RunError(f"{file} has format {content['format']!r}, this version of wildtta reads format {_FORMAT}")
     return content
@@ -159,7 +185,8 @@ def _cell(file: Path, stand_in: bool) -> Cell:
     measured, provenance = _Reader(file, content, "measured", {}), _Reader(file, content, "provenance", {})
     domains = cell.take("domains", list)
     if not domains or not all(
-        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and _is_count(pair[1]) for pair in domains
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and _is_count(pair[1])
+        for pair in domains
     ):
         raise RunError(f"{file}: cell.domains must be pairs of a name and a severity, but is {_short(domains)}")
     top1 = result.number("top1")
@@ -178,7 +205,14 @@ def _cell(file: Path, stand_in: bool) -> Cell:
         guard=cell.take("guard", str, None),
         seed=cell.count("seed"),
         batch=cell.count("batch"),
-        hyperparameters=cell.take("hyperparameters", dict, {}),
+        settings=cell.take("settings", dict, {}),
+        options=cell.take("options", dict, {}),
+        limit=cell.count("images", None),
+        calibration=cell.count("calibration", None),
+        weights=cell.take("weights", str, None),
+        statistics=cell.take("statistics", str, "own"),
+        precision=cell.take("precision", str, "float32"),
+        conditions=_conditions(cell),
         images=result.count("images"),
         unreadable=result.count("unreadable", 0),
         top1=top1,
@@ -194,6 +228,14 @@ def _cell(file: Path, stand_in: bool) -> Cell:
         provenance=provenance.content,
         stand_in=provenance.take("stand_in", bool, stand_in),
     )
+
+
+_CONDITIONS = ("weights", "statistics", "images", "calibration", "source", "device", "precision", "threads")
+
+
+def _conditions(cell: _Reader) -> tuple[tuple[str, str], ...]:
+    values = {**cell.take("options", dict, {}), **{name: cell.content.get(name) for name in _CONDITIONS}}
+    return tuple((name, plain(value)) for name, value in values.items())
 
 
 _NO_DEFAULT: Any = object()
@@ -216,11 +258,11 @@ class _Reader:
             raise RunError(f"{self.file}: {self.name}.{key} must be a {kind.__name__}, but is {_short(value)}")
         return value
 
-    def count(self, key: str, default: Any = _NO_DEFAULT) -> int:
+    def count(self, key: str, default: Any = _NO_DEFAULT) -> Any:
         value = self.take(key, int, default)
-        if not _is_count(value):
+        if value is not default and not _is_count(value):
             raise RunError(f"{self.file}: {self.name}.{key} must be a whole number from 0 on, but is {_short(value)}")
-        return int(value)
+        return value
 
     def number(self, key: str) -> float | None:
         """A finite number; None where there is none (NaN, say, of a stream that collapsed)."""
@@ -236,7 +278,7 @@ def _along(content: dict[str, Any]) -> Along:
     lists = [column if isinstance(column, list) else [] for column in columns]
     numbers = [tuple(float(value) if _is_number(value) else math.nan for value in column) for column in lists]
     seen, top1, selected = numbers
-    if len(seen) != len(top1) or any(not later > earlier for earlier, later in zip(seen, seen[1:], strict=False)):
+    if len(seen) != len(top1) or any(not later > earlier for earlier, later in pairwise(seen)):
         return Along()
     return Along(seen, top1, tuple(100 * share for share in selected) if len(selected) == len(seen) else ())
 
@@ -247,8 +289,10 @@ def _disagreements(cells: Any) -> list[str]:
     for cell in cells:
         for what in ("wildtta", "torch", "device", "precision"):
             found.setdefault((what, ""), set()).add(str(cell.provenance.get(what)))
-        found.setdefault(("weights", f" of {cell.model}"), set()).add(str(cell.provenance.get("model_digest")))
-        found.setdefault(("images", f" of {cell.data}"), set()).add(str(cell.provenance.get("data_digest")))
+        model = cell.model if cell.weights is None else f"{cell.model} with {cell.weights}"
+        found.setdefault(("weights", f" of {model}"), set()).add(str(cell.provenance.get("model_digest")))
+        place = f" of {cell.data} (for {cell.model})"
+        found.setdefault(("images", place), set()).add(str(cell.provenance.get("data_digest")))
     return [
         f"the cells were not all made with the same {what}{whose}: {', '.join(sorted(values))}"
         for (what, whose), values in found.items()
@@ -256,7 +300,7 @@ def _disagreements(cells: Any) -> list[str]:
     ]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -269,8 +313,16 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def overrides(settings: Mapping[str, Any]) -> str:
+    """Hyper-parameters as one line."""
+    return ", ".join(f"{name}={plain(value)}" for name, value in sorted(settings.items()))
+
+
+def plain(value: Any) -> str:
+    """A value of a file as people write it."""
+    if value is None:
+        return "default"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True).removesuffix(".0")
 
 
 def _short(value: Any) -> str:

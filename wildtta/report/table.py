@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["MISSING", "Column", "Row", "Table", "Value", "latex_text", "markdown_text", "ranked", "signed"]
 
 MISSING = "—"
+_PAGE = 100  # letters across a page of LaTeX; a wider table is made to fit
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Value:
     second: bool = False
 
     def text(self, digits: int) -> str:
-        return MISSING if self.mean is None else f"{self.mean:,.{digits}f}"
+        """The mean; with a dagger where seeds are still missing."""
+        return MISSING if self.mean is None else f"{self.mean:,.{digits}f}{'†' if self.partial else ''}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Table:
     """Methods × columns.
 
     Attributes:
-        kind: "accuracy" or "measures" (the second, smaller table of everything else).
+        kind: "overview" (averages of all settings), "accuracy", or "measures" (the smaller table of everything else).
         section: the heading it belongs under: the scenario, and what else tells this comparison from others.
         notes: sentences that belong under the table wherever it is shown.
     """
@@ -94,27 +96,32 @@ class Table:
         yield Text(self.title, style="bold")
         for part in self._parts(options.max_width):
             yield part.rich()
+            yield Text()
         for note in self.notes:
             yield Text(note, style="dim italic")
-        yield Text()
+        if self.notes:
+            yield Text()
 
     def _parts(self, width: int) -> Iterator[Table]:
-        """This table, cut between groups of columns into as few as fit the width."""
+        """The table cut into as few as fit the width: between groups of columns, or columns that stand alone."""
         label = max((len(row.label) for row in self.rows), default=0)
-        widths = [max(len(column.name), *(self._width(row, place) for row in self.rows), 4) + 2 for place, column in
-                  enumerate(self.columns)]  # fmt: skip
+        widths = [2 + self._width(place) for place in range(len(self.columns))]
         start, used, place = 0, 0, 0
-        for _, count in self.groups():
-            needed = sum(widths[place : place + count])
-            if place > start and label + 2 + used + needed > width:
-                yield self._slice(start, place)
-                start, used = place, 0
-            used += needed
-            place += count
+        for name, count in self.groups():
+            for size in [count] if name else [1] * count:
+                needed = sum(widths[place : place + size]) + max(0, len(name) + 2 - widths[place])
+                if place > start and label + used + needed > width:
+                    yield self._slice(start, place)
+                    start, used = place, 0
+                used += needed
+                place += size
         yield self._slice(start, len(self.columns))
 
-    def _width(self, row: Row, place: int) -> int:
-        return max(len(line) for line in self._lines(row.values[place], self.columns[place].digits))
+    def _width(self, place: int, between: str = "\n") -> int:
+        """Letters of the widest line of a column, with this between the parts of a cell."""
+        column = self.columns[place]
+        cells = [between.join(self._lines(row.values[place], column.digits)) for row in self.rows]
+        return max(len(line) for cell in [column.name, *cells] for line in cell.split("\n"))
 
     def _slice(self, start: int, stop: int) -> Table:
         rows = tuple(replace(row, values=row.values[start:stop]) for row in self.rows)
@@ -122,12 +129,9 @@ class Table:
 
     @staticmethod
     def _lines(value: Value, digits: int) -> list[str]:
-        lines = [value.text(digits)]
-        if value.std is not None:
-            lines.append(f"±{value.std:.{digits}f}")
-        if value.paper is not None:
-            lines.append(f"({value.paper:.{digits}f})")
-        return lines
+        """A cell in a terminal: mean and deviation, and below them the paper's figure."""
+        first = value.text(digits) + (f"±{value.std:.{digits}f}" if value.std is not None else "")
+        return [first] if value.paper is None else [first, f"({value.paper:.{digits}f})"]
 
     def rich(self) -> rich.table.Table:
         """The bare grid for a terminal; `rich.print(table)` adds title and notes."""
@@ -135,15 +139,17 @@ class Table:
         import rich.table
         from rich.text import Text
 
-        grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 1), collapse_padding=True)
+        grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
         grid.add_column("", no_wrap=True)
-        ends = self._group_ends()
+        ends, grouped = self._group_ends(), any(name for name, _ in self.groups())
         for place, column in enumerate(self.columns):
             first = place == 0 or place - 1 in ends
-            heading = Text(f"{column.group if first else ''}\n{column.name}" if any(g for g, _ in self.groups()) else column.name)
+            heading = Text(f"{column.group if first else ''}\n{column.name}" if grouped else column.name)
             grid.add_column(heading, justify="right", no_wrap=True)
         for row in self.rows:
-            cells = [self._rich_cell(value, column.digits) for value, column in zip(row.values, self.columns, strict=True)]
+            cells = [
+                self._rich_cell(value, column.digits) for value, column in zip(row.values, self.columns, strict=True)
+            ]
             grid.add_row(Text(row.label), *cells)
         return grid
 
@@ -151,10 +157,11 @@ class Table:
         from rich.text import Text
 
         first, *others = self._lines(value, digits)
+        mean = value.text(digits)
         style = "bold" if value.best else "underline" if value.second else "dim" if value.mean is None else ""
-        text = Text(first, style=style)
+        text = Text.assemble((mean, style), (first[len(mean) :], "dim"))
         for line in others:
-            text.append(f"\n{line}", style="not bold not underline dim")
+            text.append(f"\n{line}", style="dim")
         return text
 
     def _group_ends(self) -> set[int]:
@@ -185,7 +192,7 @@ class Table:
         r"""A booktabs table; it needs \usepackage{booktabs,graphicx} and nothing else."""
         sizes = self.groups()
         lines = [r"\begin{table}[htbp]", r"\centering", rf"\caption{{{latex_text(self.title)}}}"]
-        wide = len(self.columns) > 10
+        wide = sum(self._width(place, "") + 2 for place in range(len(self.columns))) > _PAGE
         lines += [r"\resizebox{\linewidth}{!}{%"] if wide else [r"\small"]
         lines += [rf"\begin{{tabular}}{{l{''.join('c' * count for _, count in sizes)}}}", r"\toprule"]
         if any(name for name, _ in sizes):
@@ -240,7 +247,7 @@ def _markdown_cell(value: Value, digits: int) -> str:
 def _latex_cell(value: Value, digits: int) -> str:
     if value.mean is None:
         return "---"
-    text = value.text(digits)
+    text = latex_text(value.text(digits))
     text = rf"\textbf{{{text}}}" if value.best else rf"\underline{{{text}}}" if value.second else text
     text += rf"$_{{\pm {value.std:.{digits}f}}}$" if value.std is not None else ""
     return text + (rf" {{\scriptsize ({value.paper:.{digits}f})}}" if value.paper is not None else "")
@@ -272,6 +279,7 @@ _LATEX = {
     "−": "$-$",
     "×": r"$\times$",
     "±": r"$\pm$",
+    "†": r"\dag{}",
     "…": r"\dots{}",
     "∞": r"$\infty$",
     "λ": r"$\lambda$",
@@ -288,4 +296,4 @@ def latex_text(text: str) -> str:
 
 
 def _latin(letter: str) -> str:
-    return letter if letter.isprintable() and (letter.isascii() or letter.isalpha() and ord(letter) < 0x180) else "?"
+    return letter if letter.isprintable() and (letter.isascii() or (letter.isalpha() and ord(letter) < 0x180)) else "?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from statistics import fmean
 
@@ -15,17 +16,17 @@ from wildtta.report.table import Column, Row, Table, Value, ranked
 __all__ = ["STAND_IN", "tables"]
 
 STAND_IN = "Stand-in: the embedded glyphs are for trying the tool. These numbers say nothing about photographs."
-_PAPER_IMAGES = 50_000  # in one of the paper's streams of one corruption
 
 
 def tables(run: Run) -> list[Table]:
-    """For each data set and scenario the tables of accuracy, one a model and severity, then those of the other measures.
+    """An overview; then for each setting the tables of accuracy, one a model and severity, and those of the other measures.
 
     >>> for table in tables(load_run("runs/demo")):  # doctest: +SKIP
     ...     rich.print(table)
     """
-    result: list[Table] = []
-    for _, group in groupby(comparisons(run), key=lambda found: (found.data, found.scenario, found.reset, found.batch)):
+    found = comparisons(run)
+    result = [_overview(found)] if len(found) > 1 else []
+    for _, group in groupby(found, key=lambda comparison: comparison.setting):
         together = list(group)
         if together[0].scenario == "mixed":
             result.append(_mixed(together))
@@ -39,17 +40,36 @@ Numbers = Callable[[Label], Value]
 """A column of a table: the value of each row."""
 
 
+def _overview(found: list[Comparison]) -> Table:
+    """Methods × comparisons: what the other tables have in their last column, side by side."""
+    scenarios = [scenario for _, scenario in {(comparison.setting, comparison.scenario) for comparison in found}]
+    several = len({comparison.severity for comparison in found}) > 1
+    columns: list[tuple[Column, Numbers]] = []
+    for comparison in found:
+        short = names.scenario_in_short(comparison.scenario)
+        group = short if scenarios.count(comparison.scenario) == 1 else comparison.setting
+        name = comparison.model_name + (f", {comparison.severity}" if several and comparison.severity else "")
+        full = f"{comparison.setting}: {comparison.model_name}{comparison.at_severity}"
+        columns.append((Column(name, group, full=full), _average_of(comparison)))
+    table = _table("Overview. Accuracy (%), averaged over the corruptions", found, columns)
+    return replace(table, kind="overview", section="Overview")
+
+
+def _average_of(comparison: Comparison) -> Numbers:
+    mixed = comparison.scenario == "mixed"
+    return _overall([comparison]) if mixed else _of_kinds(comparison, list(comparison.corruptions))
+
+
 def _accuracy(comparison: Comparison) -> Table:
     """Methods × corruptions, and their average over all corruptions but clean images."""
     columns: list[tuple[Column, Numbers]] = [
         (Column(names.short(kind), names.family(kind), full=names.title(kind)), _of_kinds(comparison, [kind]))
         for kind in comparison.kinds
     ]
-    corrupted = [kind for kind in comparison.kinds if kind != names.CLEAN]
-    if len(corrupted) > 1:
-        columns.append((Column("Average", full="average over the corruptions"), _of_kinds(comparison, corrupted)))
+    if len(comparison.corruptions) > 1:
+        columns.append((Column("Average", full="average over the corruptions"), _average_of(comparison)))
     return _table(
-        f"{comparison.setting}: {comparison.model}{comparison.at_severity}. Accuracy (%)", [comparison], columns
+        f"{comparison.setting}: {comparison.model_name}{comparison.at_severity}. Accuracy (%)", [comparison], columns
     )
 
 
@@ -65,9 +85,9 @@ def _of_kinds(comparison: Comparison, kinds: list[str]) -> Numbers:
 def _mixed(together: list[Comparison]) -> Table:
     """Methods × (model, severity); with several severities also each model's average over them."""
     columns: list[tuple[Column, Numbers]] = []
-    models = list(dict.fromkeys(comparison.model for comparison in together))
+    models = list(dict.fromkeys(comparison.model_name for comparison in together))
     for model in models:
-        own = [comparison for comparison in together if comparison.model == model]
+        own = [comparison for comparison in together if comparison.model_name == model]
         for comparison in own:
             name = f"Severity {comparison.severity}" if comparison.severity else "Accuracy"
             columns.append((Column(name, model), _overall([comparison])))
@@ -84,25 +104,25 @@ def _overall(together: list[Comparison]) -> Numbers:
         if len(together) == 1:
             paper = _paper(first, label, [])
         else:
-            same = [_paper(comparison, label, []) is not None for comparison in together]
-            exact = sorted(comparison.severity for comparison in together) == [4, 5] and all(same)
-            paper = published.average(first.data, first.model, "mixed", first.batch, label.method) if exact else None
+            cells = [cell for comparison in together for cell in comparison.by_label[label]]
+            paper = _paper_average(cells) if {cell.severity for cell in cells} == {4, 5} else None
         return Value(mean, std, seeds, seeds < first.seeds, paper)
 
     return value
 
 
 def _paper(comparison: Comparison, label: Label, kinds: list[str]) -> float | None:
-    """The paper's figure, if this is one of its cells: its data, model, scenario, severity, batch, and method unchanged."""
+    """The paper's figure for some kinds (none: for streams of all of them), if the cells are the paper's."""
     cells = [cell for cell in comparison.by_label[label] if not kinds or cell.kind in kinds]
-    if label.guard or label.overrides or not comparison.reset or not cells:
-        return None
-    place = (comparison.data, comparison.model, comparison.scenario, comparison.batch)
-    if len(kinds) < 2:
-        return published.figure(*place, comparison.severity, cells[0].domains, label.method)
-    if kinds != list(CORRUPTIONS) or comparison.severity != 5 or any(len(cell.domains) != 1 for cell in cells):
-        return None
-    return published.average(*place, label.method)
+    if len(kinds) > 1:
+        return _paper_average(cells) if kinds == list(CORRUPTIONS) else None
+    found = {published.figure(cell) for cell in cells}
+    return found.pop() if len(found) == 1 else None
+
+
+def _paper_average(cells: list[Cell]) -> float | None:
+    found = {published.average(cell) for cell in cells}
+    return found.pop() if len(found) == 1 else None
 
 
 def _table(title: str, together: list[Comparison], columns: list[tuple[Column, Numbers]]) -> Table:
@@ -122,38 +142,42 @@ def _table(title: str, together: list[Comparison], columns: list[tuple[Column, N
         section=first.setting,
         columns=tuple(column for column, _ in columns),
         rows=rows,
-        notes=(*_notes(together), *_paper_notes(rows, together)),
+        notes=(*_notes(together), *_seed_notes(rows), *_paper_notes(rows, together)),
         stand_in=any(comparison.stand_in for comparison in together),
     )
 
 
 def _against(value: Value, source: float | None) -> Value:
-    if value.mean is None or source is None:
-        return value
-    return Value(value.mean, value.std, value.seeds, value.partial, value.paper, value.mean - source)
+    if value.mean is None:
+        return Value()
+    return value if source is None else replace(value, gain=value.mean - source)
 
 
 def _notes(together: list[Comparison]) -> list[str]:
     return [STAND_IN] if any(comparison.stand_in for comparison in together) else []
 
 
+def _seed_notes(rows: Sequence[Row]) -> list[str]:
+    partial = any(value.partial and value.mean is not None for row in rows for value in row.values)
+    return ["† of fewer seeds than the plan has, so far."] if partial else []
+
+
 def _paper_notes(rows: Sequence[Row], together: list[Comparison]) -> list[str]:
-    """What must be known to read the paper's figures beside one's own."""
-    if not any(value.paper is not None for row in rows for value in row.values):
-        return []
-    notes = ["In brackets: the paper's own figure."]
+    """What must be known to read the paper's figures beside one's own; or why they are not there."""
     cells = [cell for comparison in together for cell in comparison.cells]
-    shortest = min(cell.images + cell.unreadable for cell in cells)
-    if together[0].data.startswith("imagenet-c") and shortest < _PAPER_IMAGES:
-        notes.append(f"The paper's streams have at least {_PAPER_IMAGES:,} images; here some have {shortest:,}.")
-    models = list(dict.fromkeys(comparison.model for comparison in together))
+    why = dict.fromkeys(reason for cell in cells for reason in published.differences(cell))
+    notes = [f"The paper's figures for this setting are not shown: {'; '.join(why)}."] if why else []
+    if not any(value.paper is not None for row in rows for value in row.values):
+        return notes
+    notes.insert(0, "In brackets: the paper's own figure.")
+    models = dict.fromkeys(cell.model for cell in cells if published.figure(cell) is not None)
     for model in models:
         if (full := published.weights(model)) not in (None, model):
             notes.append(f"The paper's weights are {full}; {model} may load others.")
     if any(published.architecture(model) == "vit" for model in models):
         notes.append(
-            "The paper's ViT figures come from images normalised with ImageNet's mean and deviation, "
-            "which are not that model's own; with its own the source model is about 20 points better."
+            "As in the paper, images are normalised with ImageNet's mean and deviation for ViT too, which are not that "
+            "model's own; with its own the source model is about 20 points better."
         )
     return notes
 
@@ -181,10 +205,11 @@ _MEASURES: list[tuple[Column, Callable[[list[Cell]], float | None]]] = [
     (Column("NLL", digits=2, full="negative log-likelihood"), _measure("nll")),
     (Column("ECE %", full="expected calibration error"), _measure("ece")),
     (Column("Selected %", full="share of the images that taught"), _measure("selected", 100)),
-    (Column("Forwards", digits=0, full="forward passes of a batch"), _measure("forwards")),
-    (Column("Backwards", digits=0, full="backward passes of a batch"), _measure("backwards")),
+    (Column("Forw.", digits=0, full="forward passes over one stream"), _measure("forwards")),
+    (Column("Backw.", digits=0, full="backward passes over one stream"), _measure("backwards")),
     (Column("Resets", full="how often a guard set the stream back"), _measure("resets")),
     (Column("Seconds", full="for one stream"), _average(lambda cell: cell.seconds)),
+    (Column("MiB", digits=0, full="most memory in use"), _average(lambda cell: cell.memory)),
 ]
 
 
@@ -195,7 +220,7 @@ def _measures(comparison: Comparison) -> Table:
         for label, cells in comparison.by_label.items()
     ]
     return Table(
-        title=f"{comparison.setting}: {comparison.model}{comparison.at_severity}. Other measures, averaged over cells",
+        title=f"{comparison.setting}: {comparison.model_name}{comparison.at_severity}. Other measures, averaged over cells",
         kind="measures",
         section=comparison.setting,
         columns=tuple(column for column, _ in _MEASURES),

@@ -1,0 +1,233 @@
+"""Running a plan: what is missing is run, in this process or in several, and nothing that is done is lost.
+
+Every result is one file, written whole once its cell is over. So a run that was stopped in any way goes on with the same
+call, and ends with the same files as one that was not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from wildtta.bench.config import Config
+from wildtta.bench.gallery import write_gallery
+from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
+from wildtta.bench.store import Store
+from wildtta.bench.work import Workshop, prepare_source
+from wildtta.data import DataError, Finding
+
+__all__ = ["Listener", "Summary", "preflight", "run"]
+
+Family = tuple[Cell, ...]
+
+
+class Listener:
+    """Is told what a run does; this one does nothing. `wildtta bench` draws progress bars with one."""
+
+    def note(self, text: str) -> None:
+        """Something worth saying before the run begins."""
+
+    def begin(self, cells: int, kept: int) -> None:
+        """How many cells the plan has, and how many of them have results already."""
+
+    def progress(self, family: Family, seen: int, images: int, accuracy: float) -> None:
+        """How far the stream of a family of cells is, and its accuracy so far in percent."""
+
+    def finished(self, family: Family) -> None:
+        """The results of these cells are on disk."""
+
+    def failed(self, family: Family, reason: str) -> None:
+        """These cells have no result; the others go on."""
+
+
+@dataclass
+class Summary:
+    """How a run ended.
+
+    Attributes:
+        cells: that the plan has. kept: that had results before.
+        finished: that got one now. failed: why others did not, by name.
+        tracebacks: of these, for a bug report.
+    """
+
+    cells: int
+    kept: int
+    finished: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    tracebacks: dict[str, str] = field(default_factory=dict)
+
+
+def preflight(config: Config, *, deep: bool = False) -> tuple[dict[tuple[str, str], Setting], list[Finding]]:
+    """Open every model and data set of a benchmark, and look for what would stop a run, or make its numbers odd."""
+    settings, findings = open_settings(config), []
+    for (model, place), setting in settings.items():
+        data = setting.data
+        opening = f"{place} for {model}: {len(data.classes):,} classes" + (
+            f" of the model's {data.outputs[-1] + 1:,} or more; its head is cut down to them" if data.outputs else ""
+        )
+        found = data.check(config.kinds_of(data.kinds), config.severities, deep=deep)
+        findings += [Finding("ok", opening), *found]
+    return settings, list(dict.fromkeys(findings))
+
+
+def run(config: Config, out: Path | str, listener: Listener | None = None) -> Summary:
+    """Run all cells of a benchmark that have no result in the folder yet.
+
+    A cell that fails is reported in the summary, and costs no other. Ctrl-C stops at once; the same call goes on later.
+
+    Raises:
+        ConfigError, DataError, ModelError, RunError: before anything runs.
+    """
+    listener = listener or Listener()
+    settings, findings = preflight(config)
+    for finding in findings:
+        if finding.level == "warning":
+            listener.note(finding.text)
+    if errors := [finding.text for finding in findings if finding.level == "error"]:
+        raise DataError("\n".join(errors))
+    cells = plan(config, settings)
+    store = Store(out)
+    store.prepare()
+    with store.locked():
+        names = [cell.name for cell in cells]
+        store.write_plan(
+            {
+                "command": config.command(out),
+                "config": config.as_dict(),
+                "cells": names + [name for name in store.finished() if name not in set(names)],
+                "stand_in": any(setting.model.stand_in or setting.data.stand_in for setting in settings.values()),
+            }
+        )
+        groups = families(cells, settings)
+        missing = [family for family in groups if any(store.read(cell.name) is None for cell in family)]
+        summary = Summary(len(cells), len(cells) - sum(map(len, missing)))
+        listener.begin(summary.cells, summary.kept)
+        write_gallery(store, config, settings)
+        prepare_source(store, [cell for family in missing for cell in family], settings)
+        start = _here if config.jobs == 1 or len(missing) < 2 else _side_by_side
+        start(store, missing, config.jobs, _Account(summary, listener))
+    return summary
+
+
+# -- in this process, and in several -----------------------------------------------------------------------------------
+
+
+class _Account:
+    """Keeps the summary, and passes on what happens."""
+
+    def __init__(self, summary: Summary, listener: Listener) -> None:
+        self.summary, self.listener = summary, listener
+
+    def progress(self, family: Family, seen: int, images: int, accuracy: float) -> None:
+        self.listener.progress(family, seen, images, accuracy)
+
+    def finished(self, family: Family) -> None:
+        self.summary.finished += len(family)
+        self.listener.finished(family)
+
+    def failed(self, family: Family, reason: str, trace: str = "") -> None:
+        self.summary.failed |= {cell.name: reason for cell in family}
+        self.summary.tracebacks |= {cell.name: trace for cell in family}
+        self.listener.failed(family, reason)
+
+
+Event = tuple[str, tuple[Any, ...]]
+"""A method of `_Account`, and what to call it with besides the family."""
+
+
+def _work(workshop: Workshop, family: Family, progress: Callable[[int, int, float], None]) -> Event:
+    """Run a family; how it ended."""
+    try:
+        workshop.run(family, progress)
+    except Exception as error:  # one cell's trouble, whatever it is, must not cost the others
+        return "failed", (f"{type(error).__name__}: {error}", traceback.format_exc())
+    return "finished", ()
+
+
+def _here(store: Store, missing: Sequence[Family], jobs: int, account: _Account) -> None:
+    workshop = Workshop(store)
+    for family in missing:
+        name, content = _work(workshop, family, partial(account.progress, family))
+        getattr(account, name)(family, *content)
+
+
+def _side_by_side(store: Store, missing: Sequence[Family], jobs: int, account: _Account) -> None:
+    """Each worker process gets one family after another. One that dies costs the family it was at, and is replaced."""
+    waiting = list(reversed(missing))
+    workers: dict[Connection, _Worker] = {}
+
+    def start() -> None:
+        worker = _Worker(store)
+        workers[worker.connection] = worker
+        worker.give(waiting.pop())
+
+    try:
+        for _ in range(min(jobs, len(missing))):
+            start()
+        while workers:
+            for connection in wait(list(workers)):
+                assert isinstance(connection, Connection)
+                worker = workers[connection]
+                try:
+                    name, content = connection.recv()
+                except (EOFError, ConnectionError):
+                    worker.process.join()
+                    name, content = "failed", (_death(worker.process.exitcode),)
+                getattr(account, name)(worker.family, *content)
+                if name == "progress":
+                    continue
+                if worker.process.is_alive() and waiting:
+                    worker.give(waiting.pop())
+                    continue
+                del workers[connection]
+                worker.stop()
+                if waiting:
+                    start()
+    finally:
+        for worker in workers.values():
+            worker.process.kill()
+
+
+class _Worker:
+    def __init__(self, store: Store) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(str(store.folder), theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.family: Family = ()
+
+    def give(self, family: Family) -> None:
+        self.family = family
+        with contextlib.suppress(ConnectionError):  # it has just died: the next look at its connection says so
+            self.connection.send(family)
+
+    def stop(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.connection.send(None)
+        self.process.join()
+
+
+def _serve(folder: str, connection: Connection) -> None:
+    """A worker process: family after family, until there is none or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    workshop = Workshop(Store(folder))
+    with contextlib.suppress(EOFError, ConnectionError):
+        while (family := connection.recv()) is not None:
+            connection.send(_work(workshop, family, lambda *done: connection.send(("progress", done))))
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        hint = "; was there too little memory? Try fewer --jobs" if name == "SIGKILL" else ""
+        return f"its process was ended by {name}{hint}"
+    return f"its process ended with code {code}"

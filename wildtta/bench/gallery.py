@@ -1,0 +1,55 @@
+"""A strip of sample images of each corruption, for the report."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from wildtta.bench.config import Config
+from wildtta.bench.plan import Setting
+from wildtta.bench.store import Store
+
+__all__ = ["write_gallery"]
+
+_SAMPLES = 8
+_HEIGHT = 96  # of a sample in the picture, at least
+
+
+def write_gallery(store: Store, config: Config, settings: Mapping[tuple[str, str], Setting]) -> None:
+    """One picture a corruption: the same few images of the first data set, a row for each severity."""
+    data = settings[config.models[0], config.data[0]].data
+    for kind in config.kinds_of(data.kinds):
+        path = store.gallery / f"{kind}.png"
+        if path.exists():
+            continue
+        rows = []
+        for severity in sorted(config.severities) if data.severities != (0,) and kind != "clean" else [0]:
+            domain = data.domain(kind, severity)
+            numbers = torch.linspace(0, len(domain) - 1, min(_SAMPLES, len(domain))).long()
+            images = domain.read(numbers)[0]
+            if len(images):
+                rows.append(_row(images))
+        if rows:
+            width = max(row.shape[2] for row in rows)
+            _save(torch.cat([torch.nn.functional.pad(row, (0, width - row.shape[2])) for row in rows], 1), path)
+
+
+def _row(images: Tensor) -> Tensor:
+    """Side by side, small ones with their pixels enlarged."""
+    factor = -(-_HEIGHT // images.shape[2])
+    images = images.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+    return torch.cat(list(torch.nn.functional.pad(images, (2, 2, 2, 2), value=1.0)), -1)
+
+
+def _save(picture: Tensor, path: Path) -> None:
+    pixels = (picture * 255).round().byte().permute(1, 2, 0).numpy()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
+    with os.fdopen(handle, "wb") as file:
+        Image.fromarray(pixels).save(file, "PNG")
+    os.replace(name, path)

@@ -1,0 +1,284 @@
+"""Running cells, and keeping at hand what the next ones need too."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+
+import wildtta
+from wildtta.adapter import Adapter, Report, adapt
+from wildtta.bench.images import Batch, Kept, read_ahead
+from wildtta.bench.meter import Meter
+from wildtta.bench.plan import Cell, Setting, fit
+from wildtta.bench.store import Store
+from wildtta.core import tree
+from wildtta.data import DataError
+from wildtta.models import load_model
+from wildtta.recipes import recipe
+from wildtta.runners.together import Together, pick
+from wildtta.source import Fisher, Region
+from wildtta.streams import Stream, scenario
+
+__all__ = ["Workshop", "precision", "prepare_source"]
+
+_SOURCES: dict[str, Any] = {"region": Region, "fisher": Fisher}  # what a method may need of the source domain
+_KEPT = {"cpu": 2 << 30, "cuda": 32 << 30}  # bytes of corrupted images kept at hand
+
+Progress = Callable[[int, int, float], None]
+"""(images seen, images in all, accuracy so far in percent)"""
+
+
+class Workshop:
+    """Runs cells; models, data, and the corrupted images of small sets stay at hand between them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._settings: dict[Any, Setting] = {}
+        self._digests: dict[Any, tuple[str, str]] = {}
+        self._domains: dict[Any, Kept] = {}
+
+    def run(self, family: tuple[Cell, ...], progress: Progress) -> None:
+        """Run a cell, or some that go side by side as one fleet of streams, and write their results."""
+        first = family[0]
+        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        torch.set_num_threads(first.threads)
+        device = torch.device(first.device)
+        setting = self._setting(first)
+        lanes = [_Lane(cell, [self._domain(cell, setting, *domain) for domain in cell.domains]) for cell in family]
+        with precision(first.precision, device):
+            adapter = self._adapter(first, setting, device)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            begun = told = time.perf_counter()
+            steps = _alone(adapter, setting, lanes[0]) if len(lanes) == 1 else _side_by_side(adapter, setting, lanes)
+            for _ in steps:
+                if time.perf_counter() - told > 1:
+                    told = time.perf_counter()
+                    seen = sum(lane.meter.seen for lane in lanes)
+                    progress(seen, sum(len(lane.stream) for lane in lanes), lanes[0].meter.accuracy())
+            if empty := [lane.cell.kind for lane in lanes if lane.meter.seen == 0]:
+                raise DataError(f"not one image of {', '.join(empty)} could be read; look with `wildtta check --deep`")
+            results = [lane.meter.result([kind for kind, _ in lane.cell.domains]) for lane in lanes]
+            seconds = time.perf_counter() - begun
+        method = adapter.method
+        for lane, result in zip(lanes, results, strict=True):
+            assert lane.report is not None
+            self.store.write(
+                lane.cell.name,
+                {
+                    "cell": lane.cell.as_dict(),
+                    "result": {
+                        **result,
+                        "unreadable": len(lane.stream) - lane.meter.seen,
+                        "forwards": lane.steps * method.forwards,
+                        "backwards": lane.steps * method.backwards,
+                        "updates": lane.report.updates,
+                        "resets": lane.report.resets,
+                        "skipped": lane.report.skipped,
+                    },
+                    "measured": {
+                        "seconds": round(seconds / len(lanes), 3),
+                        "fleet": len(lanes),
+                        "peak_memory_mib": _peak_memory(device),
+                        "started": started,
+                    },
+                    "provenance": self._provenance(lane.cell, setting, adapter, device),
+                },
+            )
+
+    # -- what cells share ----------------------------------------------------------------------------------------------
+
+    def _setting(self, cell: Cell) -> Setting:
+        key = _place(cell)
+        if key not in self._settings:
+            model = load_model(cell.model, weights=cell.weights, statistics=cell.statistics)
+            self._settings[key] = setting = fit(model, cell.data, cell.source)
+            self._digests[key] = setting.model.digest(), setting.data.digest()
+        return self._settings[key]
+
+    def _domain(self, cell: Cell, setting: Setting, kind: str, severity: int) -> Kept:
+        """The images of a domain, corrupted once for all cells that show them."""
+        size = setting.model.preprocessing.size
+        outputs = setting.data.outputs
+        key = (cell.data, cell.source, size, outputs, kind, severity, cell.images, cell.device)
+        if key not in self._domains:
+            room = _KEPT[torch.device(cell.device).type]
+            while self._domains and sum(domain.bytes for domain in self._domains.values()) > room / 2:
+                del self._domains[next(iter(self._domains))]
+            self._domains[key] = Kept(
+                setting.data.domain(kind, severity), cell.images, torch.device(cell.device), room // 8
+            )
+        self._domains[key] = self._domains.pop(key)  # the most recently used last
+        return self._domains[key]
+
+    def _adapter(self, cell: Cell, setting: Setting, device: torch.device) -> Adapter:
+        digests = self._digests[_place(cell)]
+        paths = {need: self.store.sources / _source_name(cell, need, *digests) for need in _needs(cell)}
+        settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
+        runner = "captured" if device.type == "cuda" else "eager"
+        network = setting.model.network
+        adapter = adapt(network, cell.method, guard=cell.guard, runner=runner, seed=cell.seed, **settings)
+        return adapter.to(device)
+
+    def _provenance(self, cell: Cell, setting: Setting, adapter: Adapter, device: torch.device) -> dict[str, Any]:
+        model_digest, data_digest = self._digests[_place(cell)]
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "cpu")
+        return {
+            "wildtta": wildtta.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": f"{device.type} ({name})",
+            "precision": cell.precision,
+            "threads": cell.threads,
+            "model_digest": model_digest,
+            "data_digest": data_digest,
+            "settings": adapter.settings,
+            "stand_in": setting.model.stand_in or setting.data.stand_in,
+        }
+
+
+def _place(cell: Cell) -> tuple[Any, ...]:
+    """What decides which model and which data a cell is about."""
+    return cell.model, cell.data, cell.weights, cell.statistics, cell.source
+
+
+# -- streams through adapters ------------------------------------------------------------------------------------------
+
+
+class _Lane:
+    """One cell's stream on its way."""
+
+    def __init__(self, cell: Cell, domains: list[Kept]) -> None:
+        self.cell, self.domains = cell, domains
+        self.stream: Stream = scenario(cell.scenario).order(
+            [domain.labels for domain in domains],
+            cell.seed,
+            domains=cell.domains,
+            batch=cell.batch,
+            **dict(cell.options),
+        )
+        self.meter, self.steps = Meter(), 0
+        self.report: Report | None = None
+
+    def batches(self, device: torch.device) -> Iterator[Batch]:
+        """Those of which something could be read."""
+        return (batch for batch in read_ahead(self.domains, self.stream.batches(), device) if len(batch[0]))
+
+
+def _alone(adapter: Adapter, setting: Setting, lane: _Lane) -> Iterator[None]:
+    device = adapter.state["stream"]["theta"].device
+    for images, labels, places in lane.batches(device):
+        logits = adapter(setting.model.preprocessing.normalise(images))
+        assert adapter.outcome is not None
+        lane.meter.add(logits, labels.to(device), adapter.outcome.mask, places)
+        lane.steps += 1
+        yield
+    lane.report = adapter.report
+
+
+def _side_by_side(adapter: Adapter, setting: Setting, lanes: list[_Lane]) -> Iterator[None]:
+    """A fleet: at each step the next image of every stream. A stream that ends leaves."""
+    network, fleet = adapter.network, Together(adapter.method)
+    device = adapter.state["stream"]["theta"].device
+    state = fleet.init(network, [lane.cell.seed for lane in lanes])
+    runner = type(adapter.runner)(fleet, network)  # type: ignore[arg-type]
+    going = [(lane, lane.batches(device)) for lane in lanes]
+    while going:
+        arrived = [(lane, source, batch) for lane, source in going if (batch := next(source, None)) is not None]
+        if len(arrived) < len(going):
+            runner.forget()
+            present = {id(lane) for lane, _, _ in arrived}
+            for place, (lane, _) in enumerate(going):
+                if id(lane) not in present:
+                    lane.report = _report(state, place)
+            stay = [place for place, (lane, _) in enumerate(going) if id(lane) in present]
+            state = pick(state, torch.tensor(stay, dtype=torch.int64, device=device))
+        if arrived:
+            images = setting.model.preprocessing.normalise(torch.stack([batch[0] for _, _, batch in arrived]))
+            if lanes[0].steps == 0:
+                network.check(images[0])
+            state, outcome = runner.step(state, images)
+            for place, (lane, _, (_, labels, places)) in enumerate(arrived):
+                lane.meter.add(outcome.logits[place], labels.to(device), outcome.mask[place], places)
+                lane.steps += 1
+        going = [(lane, source) for lane, source, _ in arrived]
+        yield
+
+
+def _report(state: tree.State, place: int) -> Report:
+    counters = {name: int(value[place]) for name, value in state["counters"].items()}
+    return Report(**counters, loss=float(state["loss"][place]))
+
+
+# -- what a method needs of the source domain --------------------------------------------------------------------------
+
+
+def prepare_source(store: Store, cells: list[Cell], settings: dict[tuple[str, str], Setting]) -> None:
+    """Estimate, once for a run and before its first cell, the regions and Fisher matrices that its methods need."""
+    wanted = {(cell.model, cell.data, cell.calibration, need): cell for cell in cells for need in _needs(cell)}
+    for (*_, need), cell in wanted.items():
+        setting = settings[cell.model, cell.data]
+        path = store.sources / _source_name(cell, need, setting.model.digest(), setting.data.digest())
+        if not path.exists():
+            _estimate(cell, setting, need).save(path)
+
+
+def _needs(cell: Cell) -> list[str]:
+    """What a cell's method needs of the source domain, and what the user has not given."""
+    return [need for need in recipe(cell.method).required if need in _SOURCES and need not in dict(cell.settings)]
+
+
+def _source_name(cell: Cell, need: str, model_digest: str, data_digest: str) -> str:
+    return f"{need}-{model_digest}-{data_digest[:12]}-{cell.calibration}-{cell.statistics}.safetensors"
+
+
+def _estimate(cell: Cell, setting: Setting, need: str) -> Region | Fisher:
+    count = cell.calibration * (1 if need == "region" else 4)
+    images = setting.data.source(count)
+    if images is None:
+        raise DataError(
+            f"{cell.method!r} needs uncorrupted source images, and {cell.data} has none; say where they lie with --source"
+        )
+    torch.set_num_threads(cell.threads)
+    device = torch.device(cell.device)
+    network = setting.model.network.to(device)
+    try:
+        batches = (setting.model.preprocessing.normalise(part.to(device)) for part in images.split(64))
+        if need == "region":
+            return Region.estimate(network, batches, limit=count)
+        return Fisher.estimate(network, batches, limit=count)
+    finally:
+        network.cpu()
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def precision(name: str, device: torch.device) -> Iterator[None]:
+    """float32, tf32 (float32 whose matrix products may use TF32) or bf16 (autocast); losses are in float32 in any case."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = name != "float32"
+    try:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=name == "bf16"):
+            yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def _peak_memory(device: torch.device) -> float:
+    """MiB: allocated on the GPU since the cell began; on a CPU the largest size the process has had."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
