@@ -15,10 +15,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["fingerprint", "read", "write"]
+__all__ = ["PARTIAL", "fingerprint", "put", "read", "write"]
 
 _KEY = "wildtta"
 _VERSION = 1
+
+PARTIAL = ".*.partial"
+"""The names of files that are being written. What a process that was killed has left of them counts for nothing."""
 
 
 def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -29,7 +32,12 @@ def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], header: Ma
     content = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps({"kind": kind, "version": _VERSION, **header}, sort_keys=True)
     data = save(content, metadata={_KEY: text})
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    put(path, data)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, even if the machine stops."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -38,7 +46,7 @@ def write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], header: Ma
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        Path(name).unlink(missing_ok=True)  # it is not there if Ctrl-C came right after it got its name
         raise
 
 

@@ -347,6 +347,8 @@ def _from_file(spec: str) -> Model:
         raise ModelError(f"{path} has no function {function!r}; it has {', '.join(own) or 'none'}")
     try:
         built = build()
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(f"{spec} failed: {type(error).__name__}: {error}") from error
     if isinstance(built, Model):

@@ -2,14 +2,16 @@
 
 A recipe is a function `(network, *, hyper-parameters) -> Method`; the keyword arguments are its hyper-parameters and their
 defaults. `register` puts one under a name. Thresholds and pivots are in units of ln C, so they fit any number of classes.
+A learning rate is a number, a function of the batch size, or a multiple of the published one: `lr="x10"`.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from wildtta.core.guards import recover_on_collapse
@@ -142,6 +144,24 @@ def default_rate(network: Network, *, double_single: bool = False) -> BenchmarkR
     return BenchmarkRate(base, small, 2.0 if double_single else 1.0)
 
 
+def _rate(network: Network, lr: Rate | str | None, *, double_single: bool = False) -> Rate:
+    """What was given; the benchmark's rate where nothing was, or a multiple of that ("x10")."""
+    usual = default_rate(network, double_single=double_single)
+    if lr is None:
+        return usual
+    if not isinstance(lr, str):
+        return lr
+    try:
+        factor = float(lr.removeprefix("x"))
+    except ValueError:
+        factor = math.nan
+    if not lr.startswith("x") or not 0 <= factor < math.inf:
+        raise ValueError(
+            f'lr must be a number, a function of the batch size, or a multiple such as "x10", but is {lr!r}'
+        )
+    return replace(usual, base=factor * usual.base)
+
+
 @register("source")
 def source(network: Network) -> Method:
     """The network as it is: predicts, and learns nothing."""
@@ -149,12 +169,12 @@ def source(network: Network) -> Method:
 
 
 @register("tent")
-def tent(network: Network, *, lr: Rate | None = None, momentum: float = 0.9, frozen_top: bool = False) -> Method:
+def tent(network: Network, *, lr: Rate | str | None = None, momentum: float = 0.9, frozen_top: bool = False) -> Method:
     """Entropy minimisation on every image (Wang et al., ICLR 2021).
 
     min H(p), over all normalisation affines.
     """
-    rate = default_rate(network) if lr is None else lr
+    rate = _rate(network, lr)
     return Method(network.norms(frozen_top=frozen_top), entropy(), sgd(rate, momentum))
 
 
@@ -162,7 +182,7 @@ def tent(network: Network, *, lr: Rate | None = None, momentum: float = 0.9, fro
 def eta(
     network: Network,
     *,
-    lr: Rate | None = None,
+    lr: Rate | str | None = None,
     momentum: float = 0.9,
     margin: float = 0.4,
     redundancy: float = 0.05,
@@ -172,7 +192,7 @@ def eta(
 
     min exp(E₀ − H) · 1[H < E₀] · 1[|cos(p, m)| < ε] · H, with E₀ = `margin` · ln C and m the moving average of the kept p.
     """
-    rate = default_rate(network) if lr is None else lr
+    rate = _rate(network, lr)
     uncertainty = entropy()
     return Method(
         network.norms(frozen_top=frozen_top),
@@ -189,7 +209,7 @@ def eata(
     *,
     fisher: Fisher,
     strength: float = 2000.0,
-    lr: Rate | None = None,
+    lr: Rate | str | None = None,
     momentum: float = 0.9,
     margin: float = 0.4,
     redundancy: float = 0.05,
@@ -208,7 +228,7 @@ def eata(
 def sar(
     network: Network,
     *,
-    lr: Rate | None = None,
+    lr: Rate | str | None = None,
     momentum: float = 0.9,
     double_single: bool = True,
     margin: float = 0.4,
@@ -221,7 +241,7 @@ def sar(
     min over θ of max over ‖ε‖ ≤ ρ of 1[H(θ) < E₀] · 1[H(θ + ε) < E₀] · H(θ + ε); start afresh when the moving average of
     the loss falls below `recovery`.
     """
-    rate = default_rate(network, double_single=double_single) if lr is None else lr
+    rate = _rate(network, lr, double_single=double_single)
     return Method(
         network.norms(frozen_top=frozen_top),
         entropy(),
@@ -235,7 +255,7 @@ def sar(
 def deyo(
     network: Network,
     *,
-    lr: Rate | None = None,
+    lr: Rate | str | None = None,
     momentum: float = 0.9,
     double_single: bool = True,
     threshold: float = 0.5,
@@ -250,7 +270,7 @@ def deyo(
     the wild settings, 0.3 in the mild one. PLPD is computed for the whole batch, so that a step has one shape; the
     reference asks only for the images of low entropy. The two agree unless the network mixes images (BatchNorm).
     """
-    rate = default_rate(network, double_single=double_single) if lr is None else lr
+    rate = _rate(network, lr, double_single=double_single)
     uncertainty, dependence = entropy(), shape_dependence(patches)
     return Method(
         network.norms(frozen_top=frozen_top),
@@ -270,7 +290,7 @@ def recap(
     lam: float = 0.5,
     threshold: float | None = None,
     pivot: float | None = None,
-    lr: Rate | None = None,
+    lr: Rate | str | None = None,
     momentum: float = 0.9,
     double_single: bool = True,
     frozen_top: bool = True,
@@ -281,7 +301,7 @@ def recap(
     τ_RE = `threshold` · ln C (0.8 and 1.0). The paper leaves open whether the top is frozen and whether the rate doubles for
     single images; it follows SAR's benchmark, so both default to SAR's choice.
     """
-    rate = default_rate(network, double_single=double_single) if lr is None else lr
+    rate = _rate(network, lr, double_single=double_single)
     usual_threshold, usual_pivot = (1.0, 1.0) if network.kind == "vit" else (0.8, 0.7)
     around = _around(network, region, tau)
     regional = regional_entropy(around)
@@ -301,7 +321,7 @@ def recap_sar(
     region: Region,
     tau: float = 1.2,
     lam: float = 0.5,
-    lr: Rate | None = None,
+    lr: Rate | str | None = None,
     momentum: float = 0.9,
     double_single: bool = True,
     margin: float = 0.4,
@@ -334,7 +354,7 @@ def recap_deyo(
     region: Region,
     tau: float = 1.2,
     lam: float = 0.5,
-    lr: Rate | None = None,
+    lr: Rate | str | None = None,
     momentum: float = 0.9,
     double_single: bool = True,
     threshold: float = 0.5,

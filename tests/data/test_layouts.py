@@ -156,7 +156,8 @@ def test_the_head_is_cut_down_to_the_classes_that_there_are(tmp_path, layout):
     domain = data.domain(data.kinds[-1], data.severities[-1])
     assert [data.classes[label] for label in domain.labels] == [name for name in wnids() for _ in range(4)]
     images = model.preprocessing.normalise(domain.read(torch.arange(3))[0])
-    assert torch.equal(restricted.network(images), model.network(images)[:, list(data.outputs)])
+    # a product with fewer rows may add in another order
+    torch.testing.assert_close(restricted.network(images), model.network(images)[:, list(data.outputs)])
 
 
 def test_the_published_subset_is_no_cause_for_a_warning(tmp_path, monkeypatch):

@@ -221,3 +221,22 @@ def test_two_data_sets_of_one_layout_are_told_apart_by_their_paths(tmp_path: Pat
         "Limited data: one image at a time — imagenet-c:/a, batch 1",
         "Limited data: one image at a time — imagenet-c:/b, batch 1",
     ]
+
+
+def test_what_every_method_was_given_alike_stands_in_the_heading(tmp_path: Path) -> None:
+    cells = [
+        cell("source"),
+        cell("tent", settings={"lr": "x30"}),
+        cell("recap", settings={"lr": "x30", "lam": 0.1}),
+    ]
+    (table,) = tables_of(tmp_path, cells)
+    assert [row.label for row in table.rows] == ["Source", "Tent", "ReCAP (lam=0.1)"]
+    assert "batch 1, lr=x30" in table.title
+
+
+def test_markdown_names_the_group_of_columns_that_have_one_name(tmp_path: Path) -> None:
+    cells = [cell(scenario=scenario) for scenario in ("limited", "shift")]
+    (overview,) = tables_of(tmp_path, cells, "overview")
+    heading = overview.markdown().splitlines()[2]
+    assert "Limited data: glyph-resnet" in heading
+    assert "Imbalanced label shift: glyph-resnet" in heading

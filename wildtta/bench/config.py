@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ else:
 __all__ = ["Config", "ConfigError", "read_toml"]
 
 WILD = ("limited", "mixed", "shift")
+
+_ESTIMATED = ("region", "fisher")  # hyper-parameters that a run finds out by itself
 
 
 class ConfigError(ValueError):
@@ -92,6 +96,12 @@ class Config:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, but is {value}")
+        for seed in self.seeds:
+            if not 0 <= seed < 1 << 32:
+                raise ConfigError(f"seeds go from 0 to {(1 << 32) - 1}, but {seed} was given")
+        for key, value in (self.options | self.settings).items():
+            if not isinstance(value, bool | int | float | str):
+                raise ConfigError(f"{key} must be a number, a word, true or false, but is {value!r}")
         self._check_names(self.options, list(self.scenarios), "scenario", needs_owner=True)
         self._check_names(self.settings, self.methods, "method", needs_owner=False)
 
@@ -104,12 +114,11 @@ class Config:
                 raise ConfigError(f"{key!r} is for the {what} {owner!r}, which is not among {', '.join(owners)}")
             if what == "method":
                 takers = [owner] if dot else owners
-                known = {name: methods()[taker].hyperparameters for taker in takers for name in [taker]}
-                if not any(name in parameters for parameters in known.values()):
-                    names = sorted({parameter for parameters in known.values() for parameter in parameters})
-                    raise ConfigError(
-                        f"no hyper-parameter {name!r} in {', '.join(takers)}; there are {', '.join(names)}"
-                    )
+                names = sorted({each for taker in takers for each in methods()[taker].hyperparameters} - {*_ESTIMATED})
+                if name not in names:
+                    near = difflib.get_close_matches(name, names, n=2)
+                    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
+                    raise ConfigError(f"no hyper-parameter {name!r} in {', '.join(takers)}; {hint}")
 
     def settings_of(self, method: str) -> dict[str, Any]:
         """The overridden hyper-parameters of one method; what is given for it alone goes before what is given for all."""
@@ -132,7 +141,7 @@ class Config:
 
     def command(self, out: Path | str) -> str:
         """The command line that runs this."""
-        words, usual = ["wildtta bench", f"--out {out}"], Config()
+        words, usual = ["wildtta", "bench", "--out", str(out)], Config()
         for entry in dataclasses.fields(self):
             value = getattr(self, entry.name)
             if value == getattr(usual, entry.name):
@@ -141,12 +150,13 @@ class Config:
                 words.append(f"--{'' if value else 'no-'}{entry.name}")
             elif isinstance(value, dict):
                 flag = {"options": "option", "settings": "set"}[entry.name]
-                words += [f"--{flag} {key}={item}" for key, item in value.items()]
+                for key, item in value.items():
+                    words += [f"--{flag}", f"{key}={item}"]
             elif isinstance(value, list):
-                words.append(f"--{entry.name} {','.join(map(str, value))}")
+                words += [f"--{entry.name}", ",".join(map(str, value))]
             else:
-                words.append(f"--{entry.name} {value}")
-        return " ".join(words)
+                words += [f"--{entry.name}", str(value)]
+        return shlex.join(words)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -157,24 +167,33 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"there is no config file {path}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path} is not readable TOML: {error}") from error
-    known = {entry.name: entry.type for entry in dataclasses.fields(Config)}
+    known = {"out": "str"} | {entry.name: str(entry.type) for entry in dataclasses.fields(Config)}
     for key, value in content.items():
-        if key == "out":
-            continue
-        _known(key, [*known, "out"], f"key in {path},")
-        kind = str(known[key])
-        fits = {
-            "list": isinstance(value, list),
-            "dict": isinstance(value, dict),
-            "bool": isinstance(value, bool),
-            "int": isinstance(value, int) and not isinstance(value, bool),
-            "str": isinstance(value, str),
-        }
-        if not fits[kind.split("[")[0].split(" ")[0]]:
-            raise ConfigError(f"{path}: {key} must be a {kind}, but is {value!r}")
+        _known(key, list(known), f"key in {path},")
+        wanted, fits = _KINDS[known[key].removesuffix(" | None")]
+        if not fits(value):
+            raise ConfigError(f"{path}: {key} must be {wanted}, but is {value!r}")
         if isinstance(value, dict):
             content[key] = _flat(value)
     return content
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "list[str]": (
+        "a list of strings",
+        lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
+    ),
+    "list[int]": ("a list of whole numbers", lambda value: isinstance(value, list) and all(map(_is_whole, value))),
+    "dict[str, Any]": ("a table", lambda value: isinstance(value, dict)),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("a whole number", _is_whole),
+    "str": ("a string", lambda value: isinstance(value, str)),
+}
+"""By the type of a setting: what it must be in a TOML file, in words and as a check."""
 
 
 def _flat(table: dict[str, Any]) -> dict[str, Any]:

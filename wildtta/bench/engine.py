@@ -10,21 +10,24 @@ import contextlib
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from wildtta.bench.config import Config
+import torch
+
+from wildtta.bench.config import Config, ConfigError
 from wildtta.bench.gallery import write_gallery
 from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
 from wildtta.bench.store import Store
 from wildtta.bench.work import Workshop, prepare_source
 from wildtta.data import DataError, Finding
 
-__all__ = ["Listener", "Summary", "preflight", "run"]
+__all__ = ["Listener", "Summary", "check_device", "preflight", "run"]
 
 Family = tuple[Cell, ...]
 
@@ -67,15 +70,29 @@ class Summary:
 
 def preflight(config: Config, *, deep: bool = False) -> tuple[dict[tuple[str, str], Setting], list[Finding]]:
     """Open every model and data set of a benchmark, and look for what would stop a run, or make its numbers odd."""
+    check_device(config.device)
     settings, findings = open_settings(config), []
+    # a gradual stream goes through all severities below its own
+    severities = range(1, max(config.severities) + 1) if "gradual" in config.scenarios else config.severities
     for (model, place), setting in settings.items():
         data = setting.data
         opening = f"{place} for {model}: {len(data.classes):,} classes" + (
             f" of the model's {data.outputs[-1] + 1:,} or more; its head is cut down to them" if data.outputs else ""
         )
-        found = data.check(config.kinds_of(data.kinds), config.severities, deep=deep)
+        found = data.check(config.kinds_of(data.kinds), severities, deep=deep)
         findings += [Finding("ok", opening), *found]
     return settings, list(dict.fromkeys(findings))
+
+
+def check_device(name: str) -> None:
+    """An error where torch has no such device."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"there is no device {name!r} here ({reason}); choose cpu, or cuda where there is one"
+        ) from error
 
 
 def run(config: Config, out: Path | str, listener: Listener | None = None) -> Summary:
@@ -112,8 +129,11 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         listener.begin(summary.cells, summary.kept)
         write_gallery(store, config, settings)
         prepare_source(store, [cell for family in missing for cell in family], settings)
-        start = _here if config.jobs == 1 or len(missing) < 2 else _side_by_side
-        start(store, missing, config.jobs, _Account(summary, listener))
+        account = _Account(store, missing, summary, listener)
+        if config.jobs == 1 or len(missing) < 2:
+            _here(account)
+        else:
+            _side_by_side(account, config.jobs)
     return summary
 
 
@@ -121,10 +141,11 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
 
 
 class _Account:
-    """Keeps the summary, and passes on what happens."""
+    """Knows what is still to be run, keeps the summary, and passes on what happens."""
 
-    def __init__(self, summary: Summary, listener: Listener) -> None:
-        self.summary, self.listener = summary, listener
+    def __init__(self, store: Store, missing: Sequence[Family], summary: Summary, listener: Listener) -> None:
+        self.store, self.summary, self.listener = store, summary, listener
+        self.waiting = list(reversed(missing))
 
     def progress(self, family: Family, seen: int, images: int, accuracy: float) -> None:
         self.listener.progress(family, seen, images, accuracy)
@@ -134,6 +155,15 @@ class _Account:
         self.listener.finished(family)
 
     def failed(self, family: Family, reason: str, trace: str = "") -> None:
+        """The cells of a fleet that failed are tried one by one: what is wrong with one must not cost the others."""
+        if len(family) > 1:
+            self.listener.note(f"{len(family)} streams side by side failed, and are tried one by one ({reason})")
+            for cell in family:
+                if self.store.read(cell.name) is None:
+                    self.waiting.append((cell,))
+                else:
+                    self.finished((cell,))
+            return
         self.summary.failed |= {cell.name: reason for cell in family}
         self.summary.tracebacks |= {cell.name: trace for cell in family}
         self.listener.failed(family, reason)
@@ -152,25 +182,25 @@ def _work(workshop: Workshop, family: Family, progress: Callable[[int, int, floa
     return "finished", ()
 
 
-def _here(store: Store, missing: Sequence[Family], jobs: int, account: _Account) -> None:
-    workshop = Workshop(store)
-    for family in missing:
+def _here(account: _Account) -> None:
+    workshop = Workshop(account.store)
+    while account.waiting:
+        family = account.waiting.pop()
         name, content = _work(workshop, family, partial(account.progress, family))
         getattr(account, name)(family, *content)
 
 
-def _side_by_side(store: Store, missing: Sequence[Family], jobs: int, account: _Account) -> None:
-    """Each worker process gets one family after another. One that dies costs the family it was at, and is replaced."""
-    waiting = list(reversed(missing))
+def _side_by_side(account: _Account, jobs: int) -> None:
+    """Each worker process gets one family after another. One that dies costs what it was at, and is replaced."""
     workers: dict[Connection, _Worker] = {}
 
     def start() -> None:
-        worker = _Worker(store)
+        worker = _Worker(account.store)
         workers[worker.connection] = worker
-        worker.give(waiting.pop())
+        worker.give(account.waiting.pop())
 
     try:
-        for _ in range(min(jobs, len(missing))):
+        for _ in range(min(jobs, len(account.waiting))):
             start()
         while workers:
             for connection in wait(list(workers)):
@@ -184,12 +214,12 @@ def _side_by_side(store: Store, missing: Sequence[Family], jobs: int, account: _
                 getattr(account, name)(worker.family, *content)
                 if name == "progress":
                     continue
-                if worker.process.is_alive() and waiting:
-                    worker.give(waiting.pop())
+                if worker.process.is_alive() and account.waiting:
+                    worker.give(account.waiting.pop())
                     continue
                 del workers[connection]
                 worker.stop()
-                if waiting:
+                if account.waiting:
                     start()
     finally:
         for worker in workers.values():
@@ -201,7 +231,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(str(store.folder), theirs), daemon=True)
-        self.process.start()
+        with _deaf():
+            self.process.start()
         theirs.close()
         self.family: Family = ()
 
@@ -214,6 +245,20 @@ class _Worker:
         with contextlib.suppress(ConnectionError):
             self.connection.send(None)
         self.process.join()
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """A process that is started in here never hears Ctrl-C; this one hears it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # where it has to be started, it would undo the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(folder: str, connection: Connection) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from wildtta.bench.config import Config
 from wildtta.bench.plan import Setting
 from wildtta.bench.store import Store
+from wildtta.files import put
 
 __all__ = ["write_gallery"]
 
@@ -49,7 +49,6 @@ def _row(images: Tensor) -> Tensor:
 
 def _save(picture: Tensor, path: Path) -> None:
     pixels = (picture * 255).round().byte().permute(1, 2, 0).numpy()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-    with os.fdopen(handle, "wb") as file:
-        Image.fromarray(pixels).save(file, "PNG")
-    os.replace(name, path)
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "PNG")
+    put(path, content.getvalue())

@@ -11,6 +11,7 @@ __all__ = ["Meter", "calibration_error"]
 
 _POINTS = 50
 _BINS = 15
+_PARTS = 256  # batches whose tensors are kept apart: each takes far more memory than its few numbers
 
 
 class Meter:
@@ -30,6 +31,12 @@ class Meter:
         self.parts.append((right[:, 0], right.any(-1), loss, best.values[:, 0].exp(), selected))
         self.domains.append(domains)
         self.seen += len(labels)
+        if len(self.parts) == _PARTS:
+            self.parts = [self._columns()]
+            self.domains = [torch.cat(self.domains)]
+
+    def _columns(self) -> tuple[Tensor, ...]:
+        return tuple(torch.cat(column) for column in zip(*self.parts, strict=True))
 
     def accuracy(self) -> float:
         """Of what was seen so far, in percent. It waits for the device."""
@@ -37,7 +44,7 @@ class Meter:
 
     def result(self, names: list[str]) -> dict[str, Any]:
         """The measures of the whole stream, along it, and for each domain (by the name at its place)."""
-        first, five, loss, confidence, selected = (torch.cat(column).cpu() for column in zip(*self.parts, strict=True))
+        first, five, loss, confidence, selected = (column.cpu() for column in self._columns())
         domain = torch.cat(self.domains)
         right = first.double()
         pieces = [piece for piece in torch.arange(len(right)).tensor_split(min(_POINTS, len(right))) if len(piece)]

@@ -58,7 +58,7 @@ class Cell:
         """A file name: what a person looks for, and a hash of all the rest."""
         parts = (self.model, self.data, self.scenario, f"{self.kind}-{self.severity}", self.method, self.guard or "")
         readable = "__".join(
-            re.sub(r"[^A-Za-z0-9.+-]+", "_", part.rstrip("/").split("/")[-1]) for part in parts if part
+            re.sub(r"[^A-Za-z0-9.+-]+", "_", part.rstrip("/").split("/")[-1])[:60] for part in parts if part
         )
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:10]
         return f"{readable}__{self.seed}__{digest}"
@@ -102,9 +102,9 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
         config.data, config.models, config.severities, config.scenarios
     ):
         found, data = SCENARIOS[scenario], settings[spec, place].data
+        severity = 0 if data.severities == (0,) else severity
         try:
-            kinds = config.kinds_of(data.kinds)
-            streams = found.streams(kinds, severity if data.severities != (0,) else 0, config.reset)
+            streams = found.streams(config.kinds_of(data.kinds), severity, config.reset)
             options = found.settings(**config.options_of(scenario))
         except DataError:
             raise
@@ -137,6 +137,7 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
                     threads=config.threads,
                 )
             )
+    cells = list(dict.fromkeys(cells))  # data without severities are run once, however many were asked for
     order = {kind: place for place, kind in enumerate(dict.fromkeys(cell.domains for cell in cells))}
     return sorted(cells, key=lambda cell: (config.data.index(cell.data), order[cell.domains]))
 

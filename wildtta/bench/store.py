@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from wildtta.files import PARTIAL, put
 
 __all__ = ["FORMAT", "RunError", "Store"]
 
@@ -32,15 +32,28 @@ class Store:
         """Make the folders; a folder that holds other things is left alone."""
         if self.folder.exists() and not self.folder.is_dir():
             raise RunError(f"{self.folder} is a file; name a folder for the results with --out")
-        own = {self.cells.name, self.gallery.name, self.sources.name, ".lock"}  # a run may have been stopped right here
-        found = {entry.name for entry in self.folder.iterdir()} if self.folder.is_dir() else set()
-        if found - own and "plan.json" not in found:
-            raise RunError(f"{self.folder} is not empty and holds no run; name another folder with --out")
         try:
+            if self.folder.is_dir() and not self._is_run():
+                raise RunError(f"{self.folder} is not empty and holds no run; name another folder with --out")
             for folder in (self.cells, self.gallery, self.sources):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error}") from error
+            raise self._unwritable(error) from error
+
+    def _is_run(self) -> bool:
+        """Whether a run has begun here. One that was stopped before it had a plan has left only empty folders."""
+        plan = self.folder / "plan.json"
+        if plan.exists():
+            try:
+                content = json.loads(plan.read_text())
+            except (json.JSONDecodeError, UnicodeDecodeError):
+                return False
+            return isinstance(content, dict) and {"format", "cells"} <= content.keys()
+        own = {self.cells, self.gallery, self.sources}
+        return all(
+            entry.name == ".lock" or entry.match(PARTIAL) or (entry in own and not any(entry.iterdir()))
+            for entry in self.folder.iterdir()
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -50,12 +63,23 @@ class Store:
         except ImportError:  # Windows
             yield
             return
-        with (self.folder / ".lock").open("w") as file:
+        try:
+            file = (self.folder / ".lock").open("w")
+        except OSError as error:
+            raise self._unwritable(error) from error
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise RunError(f"another run is at work on {self.folder}; wait for it, or stop it") from error
+            for left in (*self.folder.glob(PARTIAL), *self.folder.glob(f"*/{PARTIAL}")):  # by a run that was killed
+                left.unlink(missing_ok=True)
             yield
+
+    def _unwritable(self, error: OSError) -> RunError:
+        return RunError(
+            f"cannot write to {self.folder}: {error.strerror or error}; make room there, or name another --out"
+        )
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The result of a cell; None where there is none, or none that is whole."""
@@ -73,19 +97,12 @@ class Store:
         write_json(self.cells / f"{name}.json", {"format": FORMAT, **content})
 
     def write_plan(self, content: dict[str, Any]) -> None:
-        write_json(self.folder / "plan.json", {"format": FORMAT, **content})
+        try:
+            write_json(self.folder / "plan.json", {"format": FORMAT, **content})
+        except OSError as error:
+            raise self._unwritable(error) from error
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all, even if the machine stops."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(content, file, indent=1, sort_keys=True, allow_nan=True)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    """Whole or not at all."""
+    put(path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())

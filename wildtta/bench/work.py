@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -104,9 +105,10 @@ class Workshop:
 
     def _domain(self, cell: Cell, setting: Setting, kind: str, severity: int) -> Kept:
         """The images of a domain, corrupted once for all cells that show them."""
-        size = setting.model.preprocessing.size
-        outputs = setting.data.outputs
-        key = (cell.data, cell.source, size, outputs, kind, severity, cell.images, cell.device)
+        prepared = setting.model.preprocessing
+        geometry = (prepared.size, prepared.resize, prepared.interpolation, prepared.squash)
+        labels = (setting.data.classes, setting.data.outputs)
+        key = (cell.data, cell.source, geometry, labels, kind, severity, cell.images, cell.device)
         if key not in self._domains:
             room = _KEPT[torch.device(cell.device).type]
             while self._domains and sum(domain.bytes for domain in self._domains.values()) > room / 2:
@@ -281,4 +283,5 @@ def _peak_memory(device: torch.device) -> float:
         import resource
     except ImportError:  # Windows
         return float("nan")
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(largest / (2**20 if sys.platform == "darwin" else 2**10), 1)

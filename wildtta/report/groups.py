@@ -43,6 +43,7 @@ class Comparison:
         labels: all rows of the run, whether they have cells here already or not.
         kinds: all columns, in the paper's order.
         seeds: how many the plan has.
+        common: hyper-parameters that every method of the run was given alike; the heading names them, not each row.
     """
 
     model: str
@@ -54,6 +55,7 @@ class Comparison:
     labels: tuple[Label, ...]
     kinds: tuple[str, ...]
     seeds: int
+    common: frozenset[str] = frozenset()
 
     @property
     def at_severity(self) -> str:
@@ -72,7 +74,7 @@ class Comparison:
     def by_label(self) -> dict[Label, list[Cell]]:
         found: dict[Label, list[Cell]] = {label: [] for label in self.labels}
         for cell in self.cells:
-            found[_label(cell)].append(cell)
+            found[_label(cell, self.common)].append(cell)
         return found
 
     def accuracy(self, label: Label) -> Samples:
@@ -107,7 +109,8 @@ class _Key(NamedTuple):
 
 def comparisons(run: Run) -> list[Comparison]:
     """The run's cells by data, scenario, severity and model, in the plan's order."""
-    labels = _labels(run)
+    common = _common(run)
+    labels = _labels(run, common)
     groups: dict[_Key, list[Cell]] = {}
     for cell in run.cells:
         place = (cell.data, cell.scenario, cell.reset, cell.batch, cell.conditions, cell.severity, cell.model)
@@ -124,12 +127,13 @@ def comparisons(run: Run) -> list[Comparison]:
             model=key.model,
             model_name=model_names[key.model],
             scenario=key.scenario,
-            setting=settings[key],
+            setting=", ".join([settings[key], *sorted(common)]),
             severity=key.severity,
             cells=tuple(groups[key]),
             labels=labels,
             kinds=_kinds(run, key.data),
             seeds=_seeds(run),
+            common=common,
         )
         for key in sorted(groups, key=order)
     ]
@@ -175,8 +179,20 @@ def statistic(columns: Sequence[Mapping[int, float]]) -> tuple[float | None, flo
     return mean, stdev(averages) if len(averages) > 1 else None, len(averages)
 
 
-def _label(cell: Cell) -> Label:
-    return Label(cell.method, cell.guard, cell.overrides)
+def _common(run: Run) -> frozenset[str]:
+    """The changes that all cells share whose method takes any hyper-parameter at all."""
+    found = [set(overrides(cell.settings)) for cell in run.cells if cell.settings or cell.method != "source"]
+    return (
+        frozenset(set.intersection(*found)) if len({cell.method for cell in run.cells}) > 2 and found else frozenset()
+    )
+
+
+def _label(cell: Cell, common: frozenset[str]) -> Label:
+    return Label(cell.method, cell.guard, _without(overrides(cell.settings), common))
+
+
+def _without(changes: Iterable[str], common: frozenset[str]) -> str:
+    return ", ".join(change for change in changes if change not in common)
 
 
 def _accuracies(cell: Cell) -> Mapping[str, float]:
@@ -193,14 +209,14 @@ def _place(name: str, order: list[str]) -> tuple[int, str]:
     return (order.index(name) if name in order else len(order), name)
 
 
-def _labels(run: Run) -> tuple[Label, ...]:
+def _labels(run: Run, common: frozenset[str]) -> tuple[Label, ...]:
     """Every row that some cell has, and the plan's that have no cell yet."""
-    found = {_label(cell) for cell in run.cells}
+    found = {_label(cell, common) for cell in run.cells}
     there = {(label.method, label.guard) for label in found}
     planned = _planned(run, "methods")
     for method in planned:
         for guard in _planned(run, "guards") or ["none"]:
-            row = Label(method, None if guard == "none" else guard, _planned_overrides(run, method))
+            row = Label(method, None if guard == "none" else guard, _without(_planned_overrides(run, method), common))
             found |= {row} if (row.method, row.guard) not in there else set()
 
     def order(label: Label) -> tuple[object, ...]:
@@ -209,7 +225,7 @@ def _labels(run: Run) -> tuple[Label, ...]:
     return tuple(sorted(found, key=order))
 
 
-def _planned_overrides(run: Run, method: str) -> str:
+def _planned_overrides(run: Run, method: str) -> list[str]:
     """The hyper-parameters that the plan gives to a method, for it alone ("recap.tau") or for all that have them ("lr")."""
     given = run.config.get("settings")
     takes = methods()[method].hyperparameters if method in methods() else {}

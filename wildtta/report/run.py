@@ -74,7 +74,7 @@ class Cell:
     @property
     def overrides(self) -> str:
         """The hyper-parameters that differ from the method's own, as one line."""
-        return overrides(self.settings)
+        return ", ".join(overrides(self.settings))
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -313,9 +313,9 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def overrides(settings: Mapping[str, Any]) -> str:
-    """Hyper-parameters as one line."""
-    return ", ".join(f"{name}={plain(value)}" for name, value in sorted(settings.items()))
+def overrides(settings: Mapping[str, Any]) -> list[str]:
+    """Hyper-parameters as they are written."""
+    return [f"{name}={plain(value)}" for name, value in sorted(settings.items())]
 
 
 def plain(value: Any) -> str:

@@ -175,7 +175,9 @@ class Table:
 
     def markdown(self) -> str:
         """GitHub's tables; the second best is underlined with <u>."""
-        heading = [""] + [markdown_text(column.name) for column in self.columns]
+        shared = len({column.name for column in self.columns}) < len(self.columns)  # Markdown has no row for the groups
+        names = [f"{column.group}: {column.name}" if shared else column.name for column in self.columns]
+        heading = ["", *map(markdown_text, names)]
         lines = [f"**{markdown_text(self.title)}**", "", _pipes(heading), _pipes([":--"] + ["--:"] * len(self.columns))]
         for row in self.rows:
             cells = [

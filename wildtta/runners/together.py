@@ -40,9 +40,14 @@ class Together:
         def one(state: State, images: Tensor) -> tuple[State, Outcome]:
             return self.method.step(network, state, images, _differentiate)
 
-        # the fused attention kernels have no rule for a vmapped backward pass
-        with sdpa_kernel(SDPBackend.MATH):
-            return torch.func.vmap(one)(state, images)
+        # the fused attention kernels have no rule for a vmapped backward pass, nor nn.MultiheadAttention's any rule at all
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                return torch.func.vmap(one)(state, images)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _differentiate(loss_of: object, theta: Tensor) -> tuple[Tensor, State]:
