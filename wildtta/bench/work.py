@@ -93,6 +93,12 @@ class Workshop:
                 },
             )
 
+    def open(self, cell: Cell) -> tuple[Setting, Adapter, Iterator[Batch], int]:
+        """A cell ready to run, for those who look closer than its result does: its adapter, its batches, how many images."""
+        setting, device = self._setting(cell), torch.device(cell.device)
+        lane = _Lane(cell, [self._domain(cell, setting, *domain) for domain in cell.domains])
+        return setting, self._adapter(cell, setting, device), lane.batches(device), len(lane.stream)
+
     # -- what cells share ----------------------------------------------------------------------------------------------
 
     def _setting(self, cell: Cell) -> Setting:
