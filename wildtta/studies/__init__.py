@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from wildtta.studies import components, sensitivity
+from wildtta.studies import bounds, components, consistency, sensitivity, tune
 from wildtta.studies.base import Bench, Choice, OutOfTime, Teller, Trial, trial
 from wildtta.studies.page import find, section, write_page
 from wildtta.studies.study import Study, Summary, carry_out, read_summary
@@ -34,7 +34,7 @@ __all__ = [
     "write_page",
 ]
 
-STUDIES: dict[str, Study] = {study.name: study for study in (sensitivity.STUDY, components.STUDY)}
+STUDIES: dict[str, Study] = {study.name: study for study in (tune.STUDY, consistency.STUDY, sensitivity.STUDY, components.STUDY, bounds.STUDY)}
 """By name, in the order of the page."""
 
 

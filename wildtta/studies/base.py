@@ -98,13 +98,13 @@ class Choice:
         if self.models is None:
             if self.data != "glyphs":
                 raise ConfigError("say which models: --models timm:NAME, file.py:function, …")
-            self.models = ["glyph-resnet"]
+            self.models = ["glyph-vit"]
         if self.scale is None:
             self.scale = "small" if self.data == "glyphs" else "full"
         if self.scale not in ("small", "full"):
             raise ConfigError(f"scale is small or full, but {self.scale!r} was given")
         if self.lr is None:
-            self.lr = "x30" if self.data == "glyphs" else "x1"
+            self.lr = "x100" if self.data == "glyphs" else "x1"
         multiple(self.lr)
         for name in ("images", "calibration", "threads", "together"):
             value = getattr(self, name)
