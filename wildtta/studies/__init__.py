@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from wildtta.studies import bounds, components, consistency, sensitivity, tune
-from wildtta.studies.base import Bench, Choice, OutOfTime, Teller, Trial, trial
+from wildtta.studies import bounds, components, consistency, cost, features, sensitivity, stability, tune
+from wildtta.studies.base import Bench, Choice, Teller, TimeOverError, Trial, trial
 from wildtta.studies.page import find, section, write_page
 from wildtta.studies.study import Study, Summary, carry_out, read_summary
 
@@ -21,10 +21,10 @@ __all__ = [
     "STUDIES",
     "Bench",
     "Choice",
-    "OutOfTime",
     "Study",
     "Summary",
     "Teller",
+    "TimeOverError",
     "Trial",
     "find",
     "read_summary",
@@ -34,7 +34,10 @@ __all__ = [
     "write_page",
 ]
 
-STUDIES: dict[str, Study] = {study.name: study for study in (tune.STUDY, consistency.STUDY, sensitivity.STUDY, components.STUDY, bounds.STUDY)}
+STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY
+    for module in (tune, consistency, sensitivity, components, features, bounds, cost, stability)
+}
 """By name, in the order of the page."""
 
 

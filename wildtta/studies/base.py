@@ -15,9 +15,9 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -34,30 +34,58 @@ from wildtta.corruptions import CORRUPTIONS
 from wildtta.recipes import methods
 from wildtta.studies.methods import registered
 
-__all__ = ["Bench", "Choice", "OutOfTime", "Result", "Teller", "Trial", "average", "mean_of", "rates_from", "rounded"]
+__all__ = [
+    "Bench",
+    "Choice",
+    "Result",
+    "Silent",
+    "Teller",
+    "TimeOverError",
+    "Trial",
+    "average",
+    "mean_of",
+    "rates_from",
+    "rounded",
+]
 
 Result = dict[str, Any]
 """The content of a stream's file: cell, result, measured, provenance."""
 
 
-class OutOfTime(Exception):
+class TimeOverError(Exception):
     """The time given is over; what is done is kept."""
 
 
-class Teller:
-    """Is told what a study does; this one does nothing."""
+class Teller(Protocol):
+    """Is told what a study does."""
 
     def begin(self, what: str, runs: int) -> None:
         """So many runs are to be made for this."""
+        ...
 
     def progress(self, text: str) -> None:
         """What is going on."""
+        ...
 
     def done(self, runs: int) -> None:
         """So many of them are on disk."""
+        ...
 
     def failed(self, what: str, reason: str) -> None:
-        """This one has no result; the others go on."""
+        """Why one has no result; the others go on."""
+        ...
+
+
+class Silent:
+    """A teller that keeps it to itself."""
+
+    def begin(self, what: str, runs: int) -> None: ...
+
+    def progress(self, text: str) -> None: ...
+
+    def done(self, runs: int) -> None: ...
+
+    def failed(self, what: str, reason: str) -> None: ...
 
 
 @dataclass
@@ -104,7 +132,7 @@ class Choice:
         if self.scale not in ("small", "full"):
             raise ConfigError(f"scale is small or full, but {self.scale!r} was given")
         if self.lr is None:
-            self.lr = "x100" if self.data == "glyphs" else "x1"
+            self.lr = "x30" if self.data == "glyphs" else "x1"
         multiple(self.lr)
         for name in ("images", "calibration", "threads", "together"):
             value = getattr(self, name)
@@ -168,11 +196,18 @@ class Trial:
     tuned: bool = True
 
 
-def trial(label: str, method: str, scenario: str = "shift", **others: Any) -> Trial:
-    """A trial whose hyper-parameters are given by name; `guard`, `batch`, `options` and `tuned` are its own."""
-    own = {name: others.pop(name) for name in ("guard", "batch", "tuned") if name in others}
-    options = tuple(others.pop("options", {}).items())
-    return Trial(label, method, scenario, tuple(others.items()), options=options, **own)
+def trial(
+    label: str,
+    method: str,
+    scenario: str = "shift",
+    *,
+    guard: str | None = None,
+    batch: int | None = None,
+    tuned: bool = True,
+    **settings: Any,
+) -> Trial:
+    """A trial whose hyper-parameters are given by name."""
+    return Trial(label, method, scenario, tuple(settings.items()), guard, batch, tuned=tuned)
 
 
 class Bench:
@@ -188,7 +223,7 @@ class Bench:
         self, choice: Choice, folder: Path | str, teller: Teller | None = None, until: float = math.inf
     ) -> None:
         self.choice, self.folder, self.until = choice, Path(folder), until
-        self.teller = teller or Teller()
+        self.teller = teller or Silent()
         check_device(choice.device)
         self.store = Store(self.folder / "streams")
         self.failures: dict[str, str] = {}
@@ -257,9 +292,7 @@ class Bench:
                 config = self._config([model], one, kinds, images, seeds or self.seeds())
                 asked += [(one, model, cell) for cell in plan(config, settings)]
         cells = list(dict.fromkeys(cell for _, _, cell in asked))
-        missing = [
-            family for family in self._families(cells, settings) if any(self._read(c) is None for c in family)
-        ]
+        missing = [family for family in self._families(cells, settings) if any(self._read(c) is None for c in family)]
         if missing:
             prepare_source(self.store, [cell for family in missing for cell in family], settings)
             self.teller.begin("streams", sum(map(len, missing)))
@@ -283,9 +316,7 @@ class Bench:
         size = self.choice.together
         return found + [tuple(group[at : at + size]) for group in alike.values() for at in range(0, len(group), size)]
 
-    def _domain_labels(
-        self, cell: Cell, settings: dict[tuple[str, str], Setting], domain: tuple[str, int]
-    ) -> Tensor:
+    def _domain_labels(self, cell: Cell, settings: dict[tuple[str, str], Setting], domain: tuple[str, int]) -> Tensor:
         return settings[cell.model, cell.data].data.domain(*domain).labels
 
     def _run(self, family: tuple[Cell, ...]) -> None:
@@ -418,7 +449,9 @@ class Bench:
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def part(self, study: str, name: str, about: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def part(
+        self, study: str, name: str, about: dict[str, Any], compute: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
         """A study's own sub-run: read where it is done, else computed and written whole. `about`: what it depends on."""
         choice = {key: value for key, value in dataclasses.asdict(self.choice).items() if key not in _ELSEWHERE}
         digest = hashlib.sha256(json.dumps([choice, about], sort_keys=True).encode()).hexdigest()[:10]
@@ -443,7 +476,7 @@ class Bench:
 
     def _hurry(self) -> None:
         if time.monotonic() > self.until:
-            raise OutOfTime
+            raise TimeOverError
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -520,7 +553,7 @@ def average(results: Iterable[Result], what: str = "top1") -> dict[str, Any]:
     }
 
 
-def rounded(value: float, digits: int = 4) -> float | None:
+def rounded(value: float | Tensor, digits: int = 4) -> float | None:
     """For a file: a few digits, and None for what is no number."""
     value = float(value)
     return round(value, digits) if math.isfinite(value) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,9 @@ CERTAIN = 4.0
 
 
 def run(bench: Bench) -> Summary:
-    kinds = bench.kinds(("clean", "contrast", "glass_blur"), all_of=("clean", "gaussian_noise", "defocus_blur", "contrast"))
+    kinds = bench.kinds(
+        ("clean", "contrast", "glass_blur"), all_of=("clean", "gaussian_noise", "defocus_blur", "contrast")
+    )
     count = bench.images(96, 500) or 500
     rows: list[dict[str, Any]] = []
     points: list[dict[str, Any]] = []
@@ -38,13 +41,21 @@ def run(bench: Bench) -> Summary:
         for kind in kinds:
             for tau in TAUS:
                 about = {"model": model, "kind": kind, "tau": tau, "count": count, "draws": DRAWS}
-                found = bench.part("bounds", f"{name}-{kind}-{tau:g}", about,
-                                   lambda model=model, kind=kind, tau=tau: _tightness(bench, model, kind, tau, count))  # fmt: skip
+                found = bench.part(
+                    "bounds",
+                    f"{name}-{kind}-{tau:g}",
+                    about,
+                    partial(_tightness, bench, model, kind, tau, count),
+                )
                 rows.append({"what": "tightness", "model": name, "kind": kind, "tau": tau, **found["means"]})
                 if tau == 1.2:
                     points.append({"model": name, "kind": kind, **found["points"]})
-        found = bench.part("bounds", f"{name}-cost", {"model": model, "kind": kinds[-1]},
-                           lambda model=model: _cost(bench, model, kinds[-1]))  # fmt: skip
+        found = bench.part(
+            "bounds",
+            f"{name}-cost",
+            {"model": model, "kind": kinds[-1]},
+            partial(_cost, bench, model, kinds[-1]),
+        )
         rows += [{"what": "cost", "model": name, **row} for row in found["rows"]]
     return {"rows": rows, "points": points, "kinds": kinds, "images": count, "draws": DRAWS}
 
@@ -115,7 +126,10 @@ def _tightness(bench: Bench, model: str, kind: str, tau: float, count: int) -> d
     means |= {f"violated_{name}": rounded(100 * value.float().mean()) for name, value in violated.items()}
     means |= ranks | {"largest_excess": rounded(excess.max() if len(excess) else 0.0), "images": len(logits)}
     names = ("entropy", "regional_entropy", "divergence", "regional_instability")
-    return {"means": means, "points": {name: [rounded(v, 3) for v in found[name][:SHOWN].cpu().tolist()] for name in names}}
+    return {
+        "means": means,
+        "points": {name: [rounded(v, 3) for v in found[name][:SHOWN].cpu().tolist()] for name in names},
+    }
 
 
 def _rank_correlation(left: Tensor, right: Tensor) -> Tensor:
@@ -133,8 +147,11 @@ def _cost(bench: Bench, model: str, kind: str) -> dict[str, Any]:
     weight = network.head[0].float()
     variance = region.variance.to(weight.device)
     around = Neighbourhood(weight, variance, 1.2)
-    feature = torch.linalg.lstsq(weight, (logits - network.head[1]).T).solution.T if bench.device.type == "cpu" else (
-        torch.linalg.pinv(weight) @ (logits - network.head[1]).T).T  # fmt: skip
+    feature = (
+        torch.linalg.lstsq(weight, (logits - network.head[1]).T).solution.T
+        if bench.device.type == "cpu"
+        else (torch.linalg.pinv(weight) @ (logits - network.head[1]).T).T
+    )
     spread = (1.2 * variance).sqrt()
 
     def closed(z: Tensor) -> Tensor:
@@ -164,8 +181,17 @@ def _cost(bench: Bench, model: str, kind: str) -> dict[str, Any]:
     similar = {"closed form": _closed_similarity(logits, around, truth)}
     similar |= {f"{size}": _mean_similarity(logits, weight, variance, size, truth) for size in sizes}
     times = _timed(objectives, feature, bench.device, rounds=5 if bench.choice.small else 15)
-    return {"rows": [{"objective": name, "draws": int(name) if name.isdigit() else None, "ms": rounded(1000 * seconds),
-                      "similarity": similar.get(name)} for name, seconds in times.items()]}  # fmt: skip
+    return {
+        "rows": [
+            {
+                "objective": name,
+                "draws": int(name) if name.isdigit() else None,
+                "ms": rounded(1000 * seconds),
+                "similarity": similar.get(name),
+            }
+            for name, seconds in times.items()
+        ]
+    }
 
 
 def _sampled(logits: Tensor, draws: Draws) -> Tensor:
@@ -196,8 +222,12 @@ def _closed_similarity(logits: Tensor, around: Neighbourhood, truth: Tensor) -> 
 
 def _mean_similarity(logits: Tensor, weight: Tensor, variance: Tensor, size: int, truth: Tensor) -> float | None:
     """Over several samples."""
-    found = [torch.nn.functional.cosine_similarity(_gradient(logits, Draws(weight, variance, 1.2, size, seed=seed)), truth, dim=-1)
-             for seed in range(2, 6)]  # fmt: skip
+    found = [
+        torch.nn.functional.cosine_similarity(
+            _gradient(logits, Draws(weight, variance, 1.2, size, seed=seed)), truth, dim=-1
+        )
+        for seed in range(2, 6)
+    ]
     return rounded(torch.stack(found).mean())
 
 
@@ -235,15 +265,17 @@ def pictures(summary: Summary) -> dict[str, Picture]:
         "tightness": Picture(
             (7.6, 0.5 + 3.1 * len(models)),
             "Closed forms against drawing",
-            lambda figure, ink: _draw_points(summary, models, figure, ink),
-            f"Closed forms against drawing. Each image's L_RE and L_RI (τ = 1.2) against the mean entropy and KL of {summary['draws']:,} "
+            partial(_draw_points, summary, models),
+            "Closed forms against drawing. Each image's L_RE and L_RI (τ = 1.2) against the mean entropy and KL "
+            f"of {summary['draws']:,} "
             "neighbours; on the line they would be equal, below it a bound is broken.",
         ),
         "price": Picture(
             (7.6, 0.5 + 2.6 * len(models)),
             "What drawing costs",
-            lambda figure, ink: _draw_price(summary, models, figure, ink),
-            f"What drawing costs. Time of objective and gradient at the features of {BATCH} images (median), and how near the "
+            partial(_draw_price, summary, models),
+            f"What drawing costs. Time of objective and gradient at the features of {BATCH} images (median), and "
+            "how near the "
             f"gradient comes to that of {summary['draws']:,} draws.",
         ),
     }
@@ -254,14 +286,25 @@ def _draw_points(summary: Summary, models: list[str], figure: Any, ink: Ink) -> 
     for line, model in zip(plots, models, strict=True):
         for axes, (drawn, closed, x, y) in zip(
             line,
-            (("entropy", "regional_entropy", "E[H], drawn", "L_RE"), ("divergence", "regional_instability", "E[KL], drawn", "L_RI")),
+            (
+                ("entropy", "regional_entropy", "E[H], drawn", "L_RE"),
+                ("divergence", "regional_instability", "E[KL], drawn", "L_RI"),
+            ),
             strict=True,
         ):
             panel(axes, ink, title=model if drawn == "entropy" else "", x_label=x, y_label=y, grid="both")
             top = 0.0
             for place, point in enumerate(each for each in summary["points"] if each["model"] == model):
-                axes.scatter(point[drawn], point[closed], s=9, linewidths=0, alpha=0.75, color=ink.line(_COLOURS[place % 6]),
-                             marker="o^sD"[place % 4], label=point["kind"].replace("_", " "))  # fmt: skip
+                axes.scatter(
+                    point[drawn],
+                    point[closed],
+                    s=9,
+                    linewidths=0,
+                    alpha=0.75,
+                    color=ink.line(_COLOURS[place % 6]),
+                    marker="o^sD"[place % 4],
+                    label=point["kind"].replace("_", " "),
+                )
                 top = max(top, *point[drawn])
             axes.plot([0, top], [0, top], color=ink.text, linewidth=1, linestyle=(0, (4, 2)))
         legend(line[0], ink, where="lower right")
@@ -272,16 +315,30 @@ def _draw_price(summary: Summary, models: list[str], figure: Any, ink: Ink) -> N
     for line, model in zip(plots, models, strict=True):
         rows = [row for row in summary["rows"] if row["what"] == "cost" and row["model"] == model]
         drawn = [row for row in rows if row["draws"]]
-        for axes, name, text in zip(line, ("ms", "similarity"), ("milliseconds", "cosine of the gradient"), strict=True):
+        for axes, name, text in zip(
+            line, ("ms", "similarity"), ("milliseconds", "cosine of the gradient"), strict=True
+        ):
             panel(axes, ink, title=model if name == "ms" else "", x_label="draws an image", y_label=text)
             axes.set_xscale("log", base=2)
-            axes.plot([row["draws"] for row in drawn], [row[name] for row in drawn], color=ink.line(4), marker="o",
-                      markersize=4, linewidth=1.5, label="drawing")  # fmt: skip
+            axes.plot(
+                [row["draws"] for row in drawn],
+                [row[name] for row in drawn],
+                color=ink.line(4),
+                marker="o",
+                markersize=4,
+                linewidth=1.5,
+                label="drawing",
+            )
             for place, (label, colour) in enumerate((("closed form", 6), ("entropy", 0))):
                 found = [row[name] for row in rows if row["objective"] == label]
                 if found and found[0] is not None:
-                    axes.axhline(found[0], color=ink.line(colour), linewidth=2.0 - 0.6 * place,
-                                 linestyle="-" if place == 0 else (0, (4, 2)), label=label if place == 0 else "entropy alone")  # fmt: skip
+                    axes.axhline(
+                        found[0],
+                        color=ink.line(colour),
+                        linewidth=2.0 - 0.6 * place,
+                        linestyle="-" if place == 0 else (0, (4, 2)),
+                        label=label if place == 0 else "entropy alone",
+                    )
             axes.set_xticks([row["draws"] for row in drawn], [str(row["draws"]) for row in drawn])
             axes.minorticks_off()
             if name == "ms":
@@ -295,23 +352,63 @@ def _draw_price(summary: Summary, models: list[str], figure: Any, ink: Ink) -> N
 
 def tables(summary: Summary) -> list[Grid]:
     tight = [row for row in summary["rows"] if row["what"] == "tightness"]
-    rows = [(row["model"], row["kind"].replace("_", " "), f"{row['tau']:g}", number(row["entropy"], 3), number(row["lemma"], 3),
-             number(row["with_mean"], 3), number(row["regional_entropy"], 3), f"{row['violated_L_RE']:.1f} %",
-             number(row["rank_entropy"], 2), number(row["divergence"], 3), number(row["regional_instability"], 3),
-             f"{row['violated_L_RI']:.1f} %", number(row["rank_divergence"], 2)) for row in tight]  # fmt: skip
-    cost = [(row["model"], f"{row['draws']:,} draws" if row["draws"] else row["objective"], number(row["ms"], 2),
-             number(row["similarity"], 3)) for row in summary["rows"] if row["what"] == "cost"]  # fmt: skip
+    rows = [
+        (
+            row["model"],
+            row["kind"].replace("_", " "),
+            f"{row['tau']:g}",
+            number(row["entropy"], 3),
+            number(row["lemma"], 3),
+            number(row["with_mean"], 3),
+            number(row["regional_entropy"], 3),
+            f"{row['violated_L_RE']:.1f} %",
+            number(row["rank_entropy"], 2),
+            number(row["divergence"], 3),
+            number(row["regional_instability"], 3),
+            f"{row['violated_L_RI']:.1f} %",
+            number(row["rank_divergence"], 2),
+        )
+        for row in tight
+    ]
+    cost = [
+        (
+            row["model"],
+            f"{row['draws']:,} draws" if row["draws"] else row["objective"],
+            number(row["ms"], 2),
+            number(row["similarity"], 3),
+        )
+        for row in summary["rows"]
+        if row["what"] == "cost"
+    ]
     return [
         Grid(
             "Means over images, in nats",
-            ("", "images", "τ", "E[H]", "Lemma 4.1", "Lemma 4.2, E[p]", "L_RE", "E[H] > L_RE", "rank", "E[KL]", "L_RI", "E[KL] > L_RI",
-             "rank"),
+            (
+                "",
+                "images",
+                "τ",
+                "E[H]",
+                "Lemma 4.1",
+                "Lemma 4.2, E[p]",
+                "L_RE",
+                "E[H] > L_RE",
+                "rank",
+                "E[KL]",
+                "L_RI",
+                "E[KL] > L_RI",
+                "rank",
+            ),
             tuple(rows),
-            f"Drawn: {summary['draws']:,} neighbours an image. A bound counts as broken where the drawn mean is above it by "
+            f"Drawn: {summary['draws']:,} neighbours an image. A bound counts as broken where the drawn mean is "
+            "above it by "
             f"{CERTAIN:g} standard errors. Rank: Spearman's correlation over images.",
         ),
-        Grid(f"Objective and gradient, batch of {BATCH}", ("", "objective", "ms", "cosine to the drawn gradient"), tuple(cost)),
-    ]  # fmt: skip
+        Grid(
+            f"Objective and gradient, batch of {BATCH}",
+            ("", "objective", "ms", "cosine to the drawn gradient"),
+            tuple(cost),
+        ),
+    ]
 
 
 def findings(summary: Summary) -> list[str]:
@@ -321,29 +418,42 @@ def findings(summary: Summary) -> list[str]:
         usual = [row for row in tight if row["model"] == model and row["tau"] == 1.2]
         broken = ", ".join(f"{row['kind'].replace('_', ' ')} {row['violated_L_RE']:.1f} %" for row in usual)
         largest = max(row["largest_excess"] for row in tight if row["model"] == model)
-        found.append(f"{model}: E[H] ≤ L_RE, which the paper states as a bound, is broken for {broken} of the images at τ = 1.2 "
-                     f"(at most by {largest:.3f} nats at any τ). The two lemmas behind it hold: broken for "
-                     f"{max(max(row['violated_lemma'], row['violated_with_mean']) for row in tight if row['model'] == model):.1f} %.")  # fmt: skip
-        found.append(f"{model}: E[KL] ≤ L_RI is broken for at most "
-                     f"{max(row['violated_L_RI'] for row in tight if row['model'] == model):.1f} % of the images.")  # fmt: skip
-        ratio = [f"{row['tau']:g}: {row['regional_entropy'] / max(row['entropy'], 1e-9):.2f} and "
-                 f"{row['regional_instability'] / max(row['divergence'], 1e-9):.2f}"
-                 for row in tight if row["model"] == model and row["kind"] == tight[-1]["kind"]]  # fmt: skip
-        found.append(f"{model}: L_RE ÷ E[H] and L_RI ÷ E[KL] ({tight[-1]['kind'].replace('_', ' ')}) by τ, {'; '.join(ratio)}.")
+        found.append(
+            f"{model}: E[H] ≤ L_RE, which the paper states as a bound, is broken for {broken} of the images at τ = 1.2 "
+            f"(at most by {largest:.3f} nats at any τ). The two lemmas behind it hold: broken for "
+            f"{max(max(row['violated_lemma'], row['violated_with_mean']) for row in tight if row['model'] == model):.1f} %."
+        )
+        found.append(
+            f"{model}: E[KL] ≤ L_RI is broken for at most "
+            f"{max(row['violated_L_RI'] for row in tight if row['model'] == model):.1f} % of the images."
+        )
+        ratio = [
+            f"{row['tau']:g}: {row['regional_entropy'] / max(row['entropy'], 1e-9):.2f} and "
+            f"{row['regional_instability'] / max(row['divergence'], 1e-9):.2f}"
+            for row in tight
+            if row["model"] == model and row["kind"] == tight[-1]["kind"]
+        ]
+        found.append(
+            f"{model}: L_RE ÷ E[H] and L_RI ÷ E[KL] ({tight[-1]['kind'].replace('_', ' ')}) by τ, {'; '.join(ratio)}."
+        )
         cost = {row["objective"]: row for row in summary["rows"] if row["what"] == "cost" and row["model"] == model}
         near = [row for row in cost.values() if row["draws"] and row["similarity"] >= cost["closed form"]["similarity"]]
         enough = f"{near[0]['draws']} draws" if near else "more draws than were tried"
         last = [row for row in cost.values() if row["draws"]][-1]
-        found.append(f"{model}: the closed form takes {cost['closed form']['ms']:.2f} ms a batch, {last['draws']:,} draws take "
-                     f"{last['ms']:.1f} ms; its gradient is as near to the true one (cosine {cost['closed form']['similarity']:.3f}) "
-                     f"as that of {enough}.")  # fmt: skip
+        found.append(
+            f"{model}: the closed form takes {cost['closed form']['ms']:.2f} ms a batch, {last['draws']:,} draws take "
+            f"{last['ms']:.1f} ms; its gradient is as near to the true one (cosine "
+            f"{cost['closed form']['similarity']:.3f}) "
+            f"as that of {enough}."
+        )
     return found
 
 
 STUDY = Study(
     "bounds",
     "How tight the closed forms are",
-    "ReCAP minimises closed forms in the place of expectations over a region. How near are they, are they bounds, and what would "
+    "ReCAP minimises closed forms in the place of expectations over a region. How near are they, are they "
+    "bounds, and what would "
     "drawing cost?",
     "L_RE and L_RI are called upper bounds (Prop. 4.3 and 4.4); sampling is called impractical. No figure is given.",
     run,

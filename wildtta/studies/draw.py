@@ -181,9 +181,15 @@ def legend(
     if entries is not None:
         entries = list(entries)
         given = {"handles": [handle for handle, _ in entries], "labels": [label for _, label in entries]}
-    found = owner.legend(
-        loc=where, ncols=columns, frameon=False, labelcolor=ink.text, fontsize=8.5, handlelength=2.6, **given
-    )
+    given |= {
+        "loc": where,
+        "ncols": columns,
+        "frameon": False,
+        "labelcolor": ink.text,
+        "fontsize": 8.5,
+        "handlelength": 2.6,
+    }
+    found = owner.legend(**given)
     found.set_zorder(5)
 
 
@@ -191,7 +197,7 @@ def line_entry(ink: Ink, style: Style, label: str, marker: str = "") -> tuple[An
     """A legend's entry for a style."""
     from matplotlib.lines import Line2D
 
-    dashes = (0, style.dashes) if style.dashes else "-"
+    dashes: Any = (0, style.dashes) if style.dashes else "-"
     handle = Line2D(
         [], [], color=ink.line(style.colour), linewidth=style.width, linestyle=dashes, marker=marker or None
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from wildtta.core.measures import entropy
@@ -135,12 +135,10 @@ def entropy_in_areas(
         chosen = (opposite(certain) if uncertain else certain) & (opposite(consistent) if varied else consistent)
     if chosen is None:
         raise ValueError(f"areas must be one of 1, 2, 3, 4, 12 and 1234, but is {areas!r}")
-    return Method(
-        network.norms(frozen_top=frozen_top), entropy(), sgd(_rate(network, lr), momentum), selection=chosen
-    )
+    return Method(network.norms(frozen_top=frozen_top), entropy(), sgd(_rate(network, lr), momentum), selection=chosen)
 
 
-_OWN = {
+_OWN: dict[str, Callable[..., Method]] = {
     "component:entropy": component_entropy,
     "component:entropy+instability": component_entropy_instability,
     "component:instability": component_instability,

@@ -28,6 +28,7 @@ def section(study: Study, summary: Summary) -> str:
     tag = f" {_TAG}" if made["stand_in"] else ""
     points = "".join(f"<li>{escape(point)}</li>" for point in study.findings(summary))
     figures = "".join(
+        f""
         f"<figure><figcaption>{_caption(picture.caption or picture.describe)}{tag}</figcaption>{render(picture).page}</figure>"
         for picture in study.pictures(summary).values()
     )
@@ -46,7 +47,8 @@ def section(study: Study, summary: Summary) -> str:
         f'<section id="study-{study.name}"><h2>{escape(study.title)}{tag}</h2>'
         f'<p>{escape(study.asks)}</p><p class="soft small">The paper: {escape(study.paper)}</p>'
         f'{trouble}<ul class="findings">{points}</ul><div class="studies">{figures}</div>{tables}'
-        f"<details><summary>How it was made</summary><pre>{escape(made['command'])}</pre>{_facts(facts)}</details></section>"
+        "<details><summary>How it was "
+        f"made</summary><pre>{escape(made['command'])}</pre>{_facts(facts)}</details></section>"
     )
 
 
@@ -82,7 +84,9 @@ def write_page(folder: Path, studies: Sequence[Study]) -> Path:
         sections="\n".join(section(study, summary) for study, summary in found),
         gallery="",
         making="",
-        footer=escape(f"Made by wildtta {wildtta.__version__}. The numbers lie beside this page, a folder for each study."),
+        footer=escape(
+            f"Made by wildtta {wildtta.__version__}. The numbers lie beside this page, a folder for each study."
+        ),
     )
     put(folder / "index.html", text.encode())
     return folder / "index.html"

@@ -6,6 +6,8 @@ that serves all images, at any parameters of the network below the head.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +35,12 @@ class Draws(nn.Module):
         self.register_buffer(
             "offsets", torch.cat([(normal(part, (len(variance),)).to(weight) * spread) @ weight.T for part in parts])
         )
+
+    def first(self, count: int) -> Draws:
+        """A sample of the first so many."""
+        found = copy.copy(self)
+        found._buffers = {"offsets": self.offsets[:count]}
+        return found
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """Of all neighbours of all images: B × N × C."""
@@ -64,7 +72,7 @@ class Draws(nn.Module):
         return {name: torch.cat(values) for name, values in found.items()}
 
 
-class inconsistency(Measure):  # noqa: N801
+class inconsistency(Measure):
     """The share of an image's neighbours that another class is predicted for."""
 
     def __init__(self, draws: Draws) -> None:
@@ -77,7 +85,7 @@ class inconsistency(Measure):  # noqa: N801
         return other.to(logits.dtype).mean(-1)
 
 
-class opposite(Selection):  # noqa: N801
+class opposite(Selection):
     """Keep what another selection would not."""
 
     def __init__(self, selection: Selection) -> None:

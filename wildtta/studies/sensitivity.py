@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wildtta.studies.base import Bench, average, mean_of, rounded, trial
+from wildtta.network import Network
+from wildtta.studies.base import Bench, Trial, average, mean_of, rounded, trial
 from wildtta.studies.draw import Ink, Picture, draw_line, grid_of, legend, line_entry, method_style, panel
 from wildtta.studies.grid import Grid, number, plus_minus
 from wildtta.studies.study import Study, Summary
@@ -30,7 +31,8 @@ def run(bench: Bench) -> Summary:
     kinds = bench.kinds(("gaussian_noise", "defocus_blur"))
     images = bench.images(768, 2500)
     sweeps = FEW if bench.choice.small else SWEEPS
-    trials = [trial(f"{name}|{value:g}", "recap", **{name: value}) for name in sweeps for value in sweeps[name]]
+    values = [(name, value) for name in sweeps for value in sweeps[name]]
+    trials = [Trial(f"{name}|{value:g}", "recap", settings=((name, value),)) for name, value in values]
     trials += [trial(f"|{method}", method) for method in LINES]
     found = bench.streams(trials, kinds, images=images)
     rows = []
@@ -53,8 +55,6 @@ def run(bench: Bench) -> Summary:
             )
     usual = {}
     for model in bench.models:
-        from wildtta.network import Network
-
         kind = Network(bench.setting(model).model.network).kind
         tuned = bench.rate(model, "shift", "recap")
         usual[bench.name_of(model)] = {
@@ -80,17 +80,26 @@ def _others(summary: Summary, model: str) -> dict[str, dict[str, Any]]:
 def pictures(summary: Summary) -> dict[str, Picture]:
     models = _models(summary)
 
-    def draw(figure, ink: Ink) -> None:
+    def draw(figure: Any, ink: Ink) -> None:
         plots = grid_of(figure, len(models), len(NAMES), sharey="row")
         for row, model in zip(plots, models, strict=True):
             others = _others(summary, model)
             for axes, name in zip(row, NAMES, strict=True):
-                panel(axes, ink, title=model if name == "lam" else "", x_label=NAMES[name],
-                      y_label="accuracy, %" if name == "lam" else "")  # fmt: skip
+                panel(
+                    axes,
+                    ink,
+                    title=model if name == "lam" else "",
+                    x_label=NAMES[name],
+                    y_label="accuracy, %" if name == "lam" else "",
+                )
                 for method, other in others.items():
                     style = method_style(method)
-                    axes.axhline(other["mean"], color=ink.line(style.colour), linewidth=style.width,
-                                 linestyle=(0, style.dashes) if style.dashes else "-")  # fmt: skip
+                    axes.axhline(
+                        other["mean"],
+                        color=ink.line(style.colour),
+                        linewidth=style.width,
+                        linestyle=(0, style.dashes) if style.dashes else "-",
+                    )
                 points = _sweep(summary, model, name)
                 draw_line(
                     axes,
@@ -111,7 +120,8 @@ def pictures(summary: Summary) -> dict[str, Picture]:
             (8.4, 0.5 + 2.5 * len(models)),
             "Accuracy of ReCAP against λ, τ and its threshold",
             draw,
-            "ReCAP's accuracy against its hyper-parameters. Each moves alone; the grey stripe is its usual value, the other "
+            "ReCAP's accuracy against its hyper-parameters. Each moves alone; the grey stripe is its usual "
+            "value, the other "
             "lines are other methods at their own defaults, the band is the deviation over seeds.",
         )
     }
@@ -120,12 +130,30 @@ def pictures(summary: Summary) -> dict[str, Picture]:
 def tables(summary: Summary) -> list[Grid]:
     found = []
     for model in _models(summary):
-        rows = [("others", "", f"{method} {row['lr'] or ''}".strip(), plus_minus(row["mean"], row["std"]),
-                 f"{row['selected']:.0f} %") for method, row in _others(summary, model).items()]  # fmt: skip
+        rows = [
+            (
+                "others",
+                "",
+                f"{method} {row['lr'] or ''}".strip(),
+                plus_minus(row["mean"], row["std"]),
+                f"{row['selected']:.0f} %",
+            )
+            for method, row in _others(summary, model).items()
+        ]
         for name in NAMES:
-            rows += [("recap", NAMES[name], number(point["value"], 2), plus_minus(point["mean"], point["std"]),
-                      f"{point['selected']:.0f} %") for point in _sweep(summary, model, name)]  # fmt: skip
-        found.append(Grid(f"Sensitivity, {model}", ("", "hyper-parameter", "value", "Accuracy", "Selected"), tuple(rows)))
+            rows += [
+                (
+                    "recap",
+                    NAMES[name],
+                    number(point["value"], 2),
+                    plus_minus(point["mean"], point["std"]),
+                    f"{point['selected']:.0f} %",
+                )
+                for point in _sweep(summary, model, name)
+            ]
+        found.append(
+            Grid(f"Sensitivity, {model}", ("", "hyper-parameter", "value", "Accuracy", "Selected"), tuple(rows))
+        )
     return found
 
 
@@ -155,8 +183,10 @@ def findings(summary: Summary) -> list[str]:
 STUDY = Study(
     "sensitivity",
     "How much ReCAP's hyper-parameters matter",
-    "λ weighs instability against entropy, τ says how far the region reaches, τ_RE which images teach. How far can each be off?",
-    "best at λ = 0.5 and τ = 1.2, ahead of the others for τ from 0.5 to 1.5; τ_RE best at 0.8 (ResNet) and 1.0 ln C (ViT) "
+    "λ weighs instability against entropy, τ says how far the region reaches, τ_RE which images teach. How far "
+    "can each be off?",
+    "best at λ = 0.5 and τ = 1.2, ahead of the others for τ from 0.5 to 1.5; τ_RE best at 0.8 (ResNet) and 1.0 "
+    "ln C (ViT) "
     "(Fig. 4 and 8, label shift, ImageNet-C).",
     run,
     pictures,

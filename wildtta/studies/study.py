@@ -48,7 +48,7 @@ def carry_out(study: Study, bench: Bench) -> Summary:
     """Run what is missing, and write the study's files: FOLDER/NAME/summary.json, NAME.csv, and figures as SVG and PNG.
 
     Raises:
-        OutOfTime: where the bench's time is over. What is done is kept.
+        TimeOverError: where the bench's time is over. What is done is kept.
     """
     begun = time.perf_counter()
     bench.failures = {}
@@ -97,6 +97,7 @@ def csv_text(rows: Sequence[dict[str, Any]]) -> str:
     writer = csv.DictWriter(buffer, columns_of(rows), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: json.dumps(value) if isinstance(value, list | dict) else value
-                         for name, value in row.items()})  # fmt: skip
+        writer.writerow(
+            {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+        )
     return buffer.getvalue()

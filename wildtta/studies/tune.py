@@ -42,7 +42,7 @@ def run(bench: Bench) -> Summary:
     small = bench.choice.small
     kinds = bench.kinds(("speckle_noise", "spatter"), all_of=EXTRA)
     methods = FEW if small else METHODS
-    factors = (0.3, 1.0, 3.0) if small else FACTORS
+    factors = (1.0, 3.0, 10.0) if small else FACTORS
     seeds = bench.choice.seeds or [2023]
     rows: list[dict[str, Any]] = []
     chosen: list[dict[str, Any]] = []
@@ -58,9 +58,20 @@ def run(bench: Bench) -> Summary:
                 for method in methods:
                     best = _best(found, model, method)
                     if best is not None:
-                        second += [(model, Trial(f"{method}|{json.dumps(variant, sort_keys=True)}", method, scenario,
-                                                 tuple({**variant, "lr": times(best["lr"], factor)}.items()), tuned=False))
-                                   for variant in VARIANTS[method] for factor in AROUND]  # fmt: skip
+                        second += [
+                            (
+                                model,
+                                Trial(
+                                    f"{method}|{json.dumps(variant, sort_keys=True)}",
+                                    method,
+                                    scenario,
+                                    tuple({**variant, "lr": times(best["lr"], factor)}.items()),
+                                    tuned=False,
+                                ),
+                            )
+                            for variant in VARIANTS[method]
+                            for factor in AROUND
+                        ]
             for model in bench.models:
                 own = [one for place, one in second if place == model]
                 rows += (further := _measure(bench, own, kinds, images, seeds, [model]))
@@ -70,13 +81,27 @@ def run(bench: Bench) -> Summary:
                 best = _best(found, model, method)
                 if best is None:
                     continue
-                tried = sorted({multiple(row["lr"]) for row in found if row["spec"] == model and row["method"] == method
-                                and row["settings"] == best["settings"]})  # fmt: skip
+                tried = sorted(
+                    {
+                        multiple(row["lr"])
+                        for row in found
+                        if row["spec"] == model and row["method"] == method and row["settings"] == best["settings"]
+                    }
+                )
                 settings = {**best["settings"], "lr": best["lr"]}
                 at = multiple(best["lr"])
                 edge = "lowest" if at == tried[0] else "highest" if at == tried[-1] else None
-                chosen.append({"model": model, "name": bench.name_of(model), "scenario": scenario, "method": method,
-                               "settings": settings, "mean": best["mean"], "edge": edge})  # fmt: skip
+                chosen.append(
+                    {
+                        "model": model,
+                        "name": bench.name_of(model),
+                        "scenario": scenario,
+                        "method": method,
+                        "settings": settings,
+                        "mean": best["mean"],
+                        "edge": edge,
+                    }
+                )
     content = {"rows": rows, "chosen": chosen, "kinds": kinds, "seeds": seeds}
     (bench.folder / "tune").mkdir(parents=True, exist_ok=True)
     put(bench.folder / "tune" / RATES, (json.dumps({"chosen": chosen}, indent=1) + "\n").encode())
@@ -85,8 +110,13 @@ def run(bench: Bench) -> Summary:
 
 def _trial(bench: Bench, scenario: str, method: str, variant: dict[str, Any], factor: float) -> Trial:
     lr = times(bench.choice.lr or "x1", factor)
-    return Trial(f"{method}|{json.dumps(variant, sort_keys=True)}", method, scenario,
-                 tuple({**variant, "lr": lr}.items()), tuned=False)  # fmt: skip
+    return Trial(
+        f"{method}|{json.dumps(variant, sort_keys=True)}",
+        method,
+        scenario,
+        tuple({**variant, "lr": lr}.items()),
+        tuned=False,
+    )
 
 
 def _measure(
@@ -106,9 +136,18 @@ def _measure(
                 settings = dict(one.settings)
                 lr = settings.pop("lr", None)
                 selected = sum(result["result"]["selected"] for result in mine) / len(mine)
-                rows.append({"spec": model, "model": bench.name_of(model), "scenario": one.scenario,
-                             "method": one.method, "settings": settings, "lr": lr, **average(mine),
-                             "selected": rounded(100 * selected)})  # fmt: skip
+                rows.append(
+                    {
+                        "spec": model,
+                        "model": bench.name_of(model),
+                        "scenario": one.scenario,
+                        "method": one.method,
+                        "settings": settings,
+                        "lr": lr,
+                        **average(mine),
+                        "selected": rounded(100 * selected),
+                    }
+                )
     return rows
 
 
@@ -124,21 +163,31 @@ def pictures(summary: Summary) -> dict[str, Picture]:
     scenarios = list(dict.fromkeys(row["scenario"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows if row["method"] != "source"))
 
-    def draw(figure, ink: Ink) -> None:
+    def draw(figure: Any, ink: Ink) -> None:
         plots = grid_of(figure, len(models), len(scenarios), sharey="row")
         for line, model in zip(plots, models, strict=True):
             for axes, scenario in zip(line, scenarios, strict=True):
                 mine = [row for row in rows if (row["model"], row["scenario"]) == (model, scenario)]
-                panel(axes, ink, title=f"{model}, {scenario}", x_label="learning rate, × published",
-                      y_label="accuracy, %" if axes is line[0] else "")  # fmt: skip
+                panel(
+                    axes,
+                    ink,
+                    title=f"{model}, {scenario}",
+                    x_label="learning rate, × published",
+                    y_label="accuracy, %" if axes is line[0] else "",
+                )
                 axes.set_xscale("log")
                 for row in mine:
                     if row["method"] == "source":
                         axes.axhline(row["mean"], color=ink.line(0), linewidth=1.6, linestyle=(0, (4, 2)))
                 for method in methods:
-                    points = sorted((multiple(row["lr"]), row["mean"]) for row in mine
-                                    if row["method"] == method and not row["settings"])  # fmt: skip
-                    draw_line(axes, ink, method_style(method), [x for x, _ in points], [y for _, y in points], marker="o")
+                    points = sorted(
+                        (multiple(row["lr"]), row["mean"])
+                        for row in mine
+                        if row["method"] == method and not row["settings"]
+                    )
+                    draw_line(
+                        axes, ink, method_style(method), [x for x, _ in points], [y for _, y in points], marker="o"
+                    )
                 ticks = sorted({multiple(row["lr"]) for row in mine if row["lr"] and not row["settings"]})
                 axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
                 axes.minorticks_off()
@@ -167,11 +216,21 @@ def tables(summary: Summary) -> list[Grid]:
             for scenario in scenarios:
                 (row,) = [row for row in mine if (row["method"], row["scenario"]) == (method, scenario)]
                 others = ", ".join(f"{key} {value}" for key, value in row["settings"].items() if key != "lr")
-                cells += [row["settings"]["lr"] + (" (edge)" if row["edge"] else ""), others or "published", number(row["mean"])]
+                cells += [
+                    row["settings"]["lr"] + (" (edge)" if row["edge"] else ""),
+                    others or "published",
+                    number(row["mean"]),
+                ]
             rows.append(tuple(cells))
         heading = ["", *(f"{scenario}: {what}" for scenario in scenarios for what in ("lr", "settings", "accuracy"))]
-        found.append(Grid(f"What was chosen, {name}", tuple(heading), tuple(rows),
-                          f"On {', '.join(summary['kinds'])}, none of which is reported. Every method had as many runs."))  # fmt: skip
+        found.append(
+            Grid(
+                f"What was chosen, {name}",
+                tuple(heading),
+                tuple(rows),
+                f"On {', '.join(summary['kinds'])}, none of which is reported. Every method had as many runs.",
+            )
+        )
     return found
 
 
@@ -180,14 +239,21 @@ def findings(summary: Summary) -> list[str]:
     for name, scenario in dict.fromkeys((row["name"], row["scenario"]) for row in summary["chosen"]):
         mine = [row for row in summary["chosen"] if (row["name"], row["scenario"]) == (name, scenario)]
         ranked = sorted(mine, key=lambda row: -row["mean"])
-        source = next((row["mean"] for row in summary["rows"] if row["method"] == "source"
-                       and (row["model"], row["scenario"]) == (name, scenario)), None)  # fmt: skip
+        source = next(
+            (
+                row["mean"]
+                for row in summary["rows"]
+                if row["method"] == "source" and (row["model"], row["scenario"]) == (name, scenario)
+            ),
+            None,
+        )
         order = ", ".join(f"{row['method']} {row['mean']:.1f} (lr {row['settings']['lr']})" for row in ranked[:3])
         found.append(f"{name}, {scenario}: {order}; source {number(source)}.")
     edges = [row for row in summary["chosen"] if row["edge"]]
     if edges:
         found.append(
-            f"{len(edges)} of {len(summary['chosen'])} choices lie at an edge of the grid, so a better rate may lie beyond it."
+            f"{len(edges)} of {len(summary['chosen'])} choices lie at an edge of the grid, so a better rate may "
+            "lie beyond it."
         )
     return found
 
@@ -195,9 +261,11 @@ def findings(summary: Summary) -> list[str]:
 STUDY = Study(
     "tune",
     "Which learning rate suits each method",
-    "At one learning rate for all, the methods' steps differ several times in length. So each gets its own, and its own thresholds, "
+    "At one learning rate for all, the methods' steps differ several times in length. So each gets its own, and "
+    "its own thresholds, "
     "chosen with the same number of runs on corruptions that no other study reports.",
-    "one learning rate for all methods, 2.5e-4 (ResNet) and 1e-3 (ViT); it does not say how they or the thresholds were chosen.",
+    "one learning rate for all methods, 2.5e-4 (ResNet) and 1e-3 (ViT); it does not say how they or the "
+    "thresholds were chosen.",
     run,
     pictures,
     tables,
