@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from wildtta.studies import bounds, components, consistency, cost, features, sensitivity, stability, tune
+from wildtta.studies import bounds, components, consistency, cost, features, results, sensitivity, stability, tune
 from wildtta.studies.base import Bench, Choice, Teller, TimeOverError, Trial, trial
 from wildtta.studies.page import find, section, write_page
 from wildtta.studies.study import Study, Summary, carry_out, read_summary
@@ -36,7 +36,7 @@ __all__ = [
 
 STUDIES: dict[str, Study] = {
     module.STUDY.name: module.STUDY
-    for module in (tune, consistency, sensitivity, components, features, bounds, cost, stability)
+    for module in (tune, results, consistency, sensitivity, components, features, bounds, cost, stability)
 }
 """By name, in the order of the page."""
 

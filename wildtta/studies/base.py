@@ -27,11 +27,12 @@ from wildtta.adapter import Adapter
 from wildtta.bench import Cell, Config, plan
 from wildtta.bench.config import ConfigError
 from wildtta.bench.engine import check_device
-from wildtta.bench.plan import Setting, families, open_settings
+from wildtta.bench.plan import Setting, open_settings
 from wildtta.bench.store import FORMAT, Store, write_json
 from wildtta.bench.work import Workshop, precision, prepare_source
 from wildtta.corruptions import CORRUPTIONS
 from wildtta.recipes import methods
+from wildtta.runners.together import mixes_images
 from wildtta.studies.methods import registered
 
 __all__ = [
@@ -303,21 +304,23 @@ class Bench:
         return [(one, model, result) for one, model, result in found if result is not None]
 
     def _families(self, cells: list[Cell], settings: dict[tuple[str, str], Setting]) -> list[tuple[Cell, ...]]:
-        """Which cells run together: the benchmark's own fleets, and on a GPU those of whole batches, too."""
-        found: list[tuple[Cell, ...]] = []
-        for family in families(cells, settings):
-            if len(family) > 1 or family[0].batch == 1 or self.device.type != "cuda":
-                found.append(family)
-        rest = [cell for cell in cells if not any(cell in family for family in found)]
-        alike: dict[Any, list[Cell]] = {}
-        for cell in rest:
-            lengths = tuple(len(self._domain_labels(cell, settings, domain)) for domain in cell.domains)
-            alike.setdefault((replace(cell, domains=(), kind="", seed=0), lengths), []).append(cell)
-        size = self.choice.together
-        return found + [tuple(group[at : at + size]) for group in alike.values() for at in range(0, len(group), size)]
+        """Which cells run together: streams of single images as a fleet, and on a GPU those of whole batches, too.
 
-    def _domain_labels(self, cell: Cell, settings: dict[tuple[str, str], Setting], domain: tuple[str, int]) -> Tensor:
-        return settings[cell.model, cell.data].data.domain(*domain).labels
+        They may differ in their images, their seeds, and in the values of hyper-parameters: a sweep is a fleet.
+        """
+        mixing = {key: mixes_images(setting.model.network) for key, setting in settings.items()}
+        found: dict[Any, list[Cell]] = {}
+        for cell in cells:
+            alone = mixing[cell.model, cell.data] or (cell.batch > 1 and self.device.type != "cuda")
+            names = tuple((name, None) for name, _ in cell.settings)
+            alike = replace(cell, domains=(), kind="", seed=0, settings=names)
+            found.setdefault(cell if alone else alike, []).append(cell)
+        size = {1: 4 * self.choice.together}
+        parts = []
+        for group in found.values():
+            most = size.get(group[0].batch, self.choice.together)
+            parts += [tuple(group[at : at + most]) for at in range(0, len(group), most)]
+        return parts
 
     def _run(self, family: tuple[Cell, ...]) -> None:
         """A family; where it fails as a fleet, its cells one by one, so that what is wrong with one costs no other."""

@@ -180,7 +180,7 @@ def _cost(bench: Bench, model: str, kind: str) -> dict[str, Any]:
     truth = _gradient(logits, many)
     similar = {"closed form": _closed_similarity(logits, around, truth)}
     similar |= {f"{size}": _mean_similarity(logits, weight, variance, size, truth) for size in sizes}
-    times = _timed(objectives, feature, bench.device, rounds=5 if bench.choice.small else 15)
+    times = _timed(objectives, feature, bench.device, rounds=11 if bench.choice.small else 15)
     return {
         "rows": [
             {

@@ -368,12 +368,12 @@ def _draw_areas(summary: Summary, models: list[str], figure: Any, ink: Ink) -> N
                 color=[ink.line(colours[name]) for name in names],
             )
             for place, name in enumerate(names):
-                axes.annotate(
+                axes.text(
+                    1.01,
+                    place,
                     f"{rows[name]['mean']:.1f}",
-                    (rows[name]["mean"], place),
-                    xytext=(4, 0),
+                    transform=axes.get_yaxis_transform(),
                     va="center",
-                    textcoords="offset points",
                     color=ink.text,
                     fontsize=8.5,
                 )
@@ -424,7 +424,10 @@ def _draw_clouds(summary: Summary, figure: Any, ink: Ink) -> None:
             axes.spines["bottom"].set_visible(False)
             right = answers.count(cloud["label"])
             axes.set_xlabel(
-                f"{len(set(answers))} classes, {100 * right / len(answers):.0f} % right", color=ink.text, fontsize=8.5
+                f"{len(set(answers))} {'class' if len(set(answers)) == 1 else 'classes'}, "
+                f"{100 * right / len(answers):.0f} % right",
+                color=ink.text,
+                fontsize=8.5,
             )
 
 
