@@ -486,16 +486,20 @@ class Bench:
         """One process at a time works on a folder."""
         self.store.prepare()
         with self.store.locked(), registered():
+            self._write_plan()
             yield
-            cells = self.store.finished()
-            self.store.write_plan(
-                {
-                    "command": self.choice.command("all", self.folder),
-                    "config": dataclasses.asdict(self.choice),
-                    "cells": cells,
-                    "stand_in": self.stand_in,
-                }
-            )
+            self._write_plan()
+
+    def _write_plan(self) -> None:
+        """What makes the folder of streams one that `wildtta report` reads."""
+        self.store.write_plan(
+            {
+                "command": self.choice.command("all", self.folder),
+                "config": dataclasses.asdict(self.choice),
+                "cells": self.store.finished(),
+                "stand_in": self.stand_in,
+            }
+        )
 
     def made(self, study: str, out: Path | str) -> dict[str, Any]:
         """How the numbers came to be, for a summary."""

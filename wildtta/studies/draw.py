@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Drawing", "Ink", "Picture", "grid_of", "legend", "method_style", "panel", "render"]
+__all__ = ["Ink", "Picture", "as_files", "for_page", "grid_of", "legend", "method_style", "panel"]
 
 _TEXT, _RULE, _PAPER = "#4b5563", "#dfe3e8", "#ffffff"  # on a light page
 
@@ -44,15 +44,6 @@ class Picture:
     caption: str = ""
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A picture in its three forms: a piece of a page, a file of its own, and pixels."""
-
-    page: str
-    svg: str
-    png: bytes
-
-
 METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
 
 _MARKERS = {"source": "", "tent": "v", "eta": "^", "eata": "s", "sar": "D", "deyo": "P", "recap": "o"}
@@ -63,13 +54,17 @@ def method_style(method: str) -> Style:
     return report._KNOWN.get(method, Style(9))
 
 
-def render(picture: Picture) -> Drawing:
-    """Draw it for a page and for files. The same picture gives the same bytes."""
-    page = report._for_page(_svg(picture, themed=True), [], picture.describe)
+def for_page(picture: Picture) -> str:
+    """An `<svg>` to stand inside a page."""
+    return report._for_page(_svg(picture, themed=True), [], picture.describe)
+
+
+def as_files(picture: Picture) -> dict[str, bytes]:
+    """Its files by their ending. The same picture gives the same bytes."""
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", _svg(picture, themed=False), flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(\d\.\d{2})\d+", r"\1", svg)
-    return Drawing(page, svg, _png(picture))
+    return {"svg": svg.encode(), "png": _png(picture)}
 
 
 def _figure(picture: Picture, themed: bool) -> Figure:

@@ -10,7 +10,7 @@ from string import Template
 import wildtta
 from wildtta.files import put
 from wildtta.report.page import _TAG, _duration, _facts, _resource, _style
-from wildtta.studies.draw import render
+from wildtta.studies.draw import for_page
 from wildtta.studies.study import Study, Summary, read_summary
 
 __all__ = ["find", "section", "write_page"]
@@ -29,7 +29,7 @@ def section(study: Study, summary: Summary) -> str:
     points = "".join(f"<li>{escape(point)}</li>" for point in study.findings(summary))
     figures = "".join(
         f""
-        f"<figure><figcaption>{_caption(picture.caption or picture.describe)}{tag}</figcaption>{render(picture).page}</figure>"
+        f"<figure><figcaption>{_caption(picture.caption or picture.describe)}{tag}</figcaption>{for_page(picture)}</figure>"
         for picture in study.pictures(summary).values()
     )
     tables = "".join(grid.html() for grid in study.tables(summary))

@@ -14,7 +14,7 @@ from typing import Any
 from wildtta.bench.store import FORMAT, RunError, write_json
 from wildtta.files import put
 from wildtta.studies.base import Bench
-from wildtta.studies.draw import Picture, render
+from wildtta.studies.draw import Picture, as_files
 from wildtta.studies.grid import Grid, columns_of
 
 __all__ = ["Study", "Summary", "carry_out", "read_summary"]
@@ -72,9 +72,8 @@ def write_files(study: Study, summary: Summary, folder: Path) -> None:
     """The CSV and the figures of a summary."""
     put(folder / f"{study.name}.csv", csv_text(summary["rows"]).encode())
     for name, picture in study.pictures(summary).items():
-        drawing = render(picture)
-        put(folder / f"{name}.svg", drawing.svg.encode())
-        put(folder / f"{name}.png", drawing.png)
+        for ending, content in as_files(picture).items():
+            put(folder / f"{name}.{ending}", content)
 
 
 def read_summary(folder: Path) -> Summary | None:
