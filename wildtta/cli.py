@@ -437,7 +437,7 @@ def _study(
             console.print(f"- {escape(point)}", soft_wrap=True, highlight=False)
         if not quiet:
             for grid in STUDIES[each].tables(summary):
-                console.print(grid.rich())
+                console.print(grid)
     console.print(f"\nThe page with all studies: [bold]{escape(str(page))}[/]", soft_wrap=True, highlight=False)
     if bench.failures:
         raise typer.Exit(FAILED)

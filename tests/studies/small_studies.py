@@ -9,9 +9,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
-from tiny_bench import write_folder, write_models  # noqa: E402
+from tiny_bench import write_folder, write_models
 
-from wildtta.studies import Choice  # noqa: E402
+from wildtta.studies import Choice
 
 KINDS = ["fog", "contrast"]
 

@@ -190,7 +190,7 @@ def _moved(network, images, compose):
 
 def test_components_are_parts_of_recap(small):
     network, images, region = small
-    own = {"lr": 1e-4, "frozen_top": False, "threshold": 3.0}
+    own = {"lr": 1e-3, "frozen_top": False, "threshold": 3.0}
     plain = _moved(network, images, lambda view: component_entropy(view, **own))
     both = {"region": region, **own}
     assert torch.equal(
@@ -199,7 +199,7 @@ def test_components_are_parts_of_recap(small):
     assert not torch.equal(plain, _moved(network, images, lambda view: component_entropy_instability(view, **both)))
     # recap with λ = 1 less recap with λ = 0 is the gradient of L_RI alone
     recap = {
-        lam: wildtta.adapt(network, "recap", region=region, lam=lam, lr=1e-4, frozen_top=False, threshold=3.0)
+        lam: wildtta.adapt(network, "recap", region=region, lam=lam, lr=1e-3, frozen_top=False, threshold=3.0)
         for lam in (0.0, 1.0)
     }
     for adapter in recap.values():
@@ -208,7 +208,8 @@ def test_components_are_parts_of_recap(small):
     difference = recap[1.0].state["stream"]["theta"] - recap[0.0].state["stream"]["theta"]
     alone = _moved(network, images, lambda view: component_instability(view, **both)) - start
     assert alone.norm() > 0
-    torch.testing.assert_close(difference, alone, rtol=1e-3, atol=1e-7)
+    # θ is near 1 in float32, so a difference of two of them is known to a few 1e-7
+    torch.testing.assert_close(difference, alone, rtol=1e-3, atol=3e-7)
 
 
 def test_their_names_are_there_only_inside():

@@ -11,6 +11,7 @@ from wildtta.report.table import MISSING, markdown_text
 
 if TYPE_CHECKING:
     import rich.table
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Grid", "number", "plus_minus"]
 
@@ -61,19 +62,34 @@ class Grid:
             f"<caption>{escape(self.title)}</caption><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table></div>{note}"
         )
 
-    def rich(self) -> rich.table.Table:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """`rich.print(grid)`: where the terminal is too narrow, columns go below each other."""
+        from rich.text import Text
+
+        yield Text(self.title, style="bold")
+        widths = [max(len(cell) for cell in column) + 2 for column in zip(self.columns, *self.rows, strict=True)]
+        start = 1
+        while start < len(self.columns):
+            stop, used = start + 1, widths[0] + widths[start]
+            while stop < len(self.columns) and used + widths[stop] <= options.max_width:
+                used += widths[stop]
+                stop += 1
+            yield self._rich([0, *range(start, stop)])
+            start = stop
+        if self.note:
+            yield Text(self.note, style="dim italic")
+
+    def _rich(self, places: Sequence[int]) -> rich.table.Table:
         import rich.box
         import rich.table
-        from rich.markup import escape as quiet
+        from rich.text import Text
 
-        found = rich.table.Table(title=self.title, title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+        found = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         marked = self._marked()
-        for place, name in enumerate(self.columns):
-            found.add_column(quiet(name), justify="left" if place == 0 else "right")
+        for place in places:
+            found.add_column(Text(self.columns[place]), justify="right" if place else "left", no_wrap=True)
         for at, row in enumerate(self.rows):
-            found.add_row(
-                *(f"[bold]{quiet(c)}[/]" if (at, place) in marked else quiet(c) for place, c in enumerate(row))
-            )
+            found.add_row(*(Text(row[place], style="bold" if (at, place) in marked else "") for place in places))
         return found
 
     def _marked(self) -> set[tuple[int, int]]:
