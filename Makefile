@@ -23,9 +23,10 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py
 
-# The paper's studies on the embedded set; the page is runs/studies/index.html.
+# The paper's studies on the embedded set, at learning rates that the first chose; the page is runs/studies/index.html.
 studies: $(READY)
-	$(BIN)/wildtta study all --out runs/studies --threads 2
+	$(BIN)/wildtta study tune --out runs/studies --threads 2
+	$(BIN)/wildtta study all --out runs/studies --threads 2 --rates runs/studies/tune/rates.json
 
 # torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
 $(READY): pyproject.toml
