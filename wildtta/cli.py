@@ -203,6 +203,9 @@ def bench(
     precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of each cell, on a CPU.")] = None,
     jobs: Jobs = None,
+    engine: Annotated[str | None, typer.Option(help="local, or ray: cells as tasks of Ray.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, Ray is started here.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="The share of a GPU that a cell takes on Ray.")] = None,
 ) -> None:
     """Run a benchmark: models × data × scenarios × corruptions × methods × seeds.
 

@@ -22,12 +22,13 @@ import torch
 
 from wildtta.bench.config import Config, ConfigError
 from wildtta.bench.gallery import write_gallery
+from wildtta.bench.on_ray import on_ray
 from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
 from wildtta.bench.store import Store
 from wildtta.bench.work import Workshop, prepare_source
 from wildtta.data import DataError, Finding
 
-__all__ = ["Listener", "Summary", "check_device", "preflight", "run"]
+__all__ = ["Account", "Event", "Family", "Listener", "Summary", "check_device", "preflight", "run", "work"]
 
 Family = tuple[Cell, ...]
 
@@ -129,8 +130,10 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         listener.begin(summary.cells, summary.kept)
         write_gallery(store, config, settings)
         prepare_source(store, [cell for family in missing for cell in family], settings)
-        account = _Account(store, missing, summary, listener)
-        if config.jobs == 1 or len(missing) < 2:
+        account = Account(store, missing, summary, listener)
+        if config.engine == "ray" and missing:
+            on_ray(account, config)
+        elif config.jobs == 1 or len(missing) < 2:
             _here(account)
         else:
             _side_by_side(account, config.jobs)
@@ -140,7 +143,7 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
 # -- in this process, and in several -----------------------------------------------------------------------------------
 
 
-class _Account:
+class Account:
     """Knows what is still to be run, keeps the summary, and passes on what happens."""
 
     def __init__(self, store: Store, missing: Sequence[Family], summary: Summary, listener: Listener) -> None:
@@ -170,10 +173,10 @@ class _Account:
 
 
 Event = tuple[str, tuple[Any, ...]]
-"""A method of `_Account`, and what to call it with besides the family."""
+"""A method of `Account`, and what to call it with besides the family."""
 
 
-def _work(workshop: Workshop, family: Family, progress: Callable[[int, int, float], None]) -> Event:
+def work(workshop: Workshop, family: Family, progress: Callable[[int, int, float], None]) -> Event:
     """Run a family; how it ended."""
     try:
         workshop.run(family, progress)
@@ -182,15 +185,15 @@ def _work(workshop: Workshop, family: Family, progress: Callable[[int, int, floa
     return "finished", ()
 
 
-def _here(account: _Account) -> None:
+def _here(account: Account) -> None:
     workshop = Workshop(account.store)
     while account.waiting:
         family = account.waiting.pop()
-        name, content = _work(workshop, family, partial(account.progress, family))
+        name, content = work(workshop, family, partial(account.progress, family))
         getattr(account, name)(family, *content)
 
 
-def _side_by_side(account: _Account, jobs: int) -> None:
+def _side_by_side(account: Account, jobs: int) -> None:
     """Each worker process gets one family after another. One that dies costs what it was at, and is replaced."""
     workers: dict[Connection, _Worker] = {}
 
@@ -267,7 +270,7 @@ def _serve(folder: str, connection: Connection) -> None:
     workshop = Workshop(Store(folder))
     with contextlib.suppress(EOFError, ConnectionError):
         while (family := connection.recv()) is not None:
-            connection.send(_work(workshop, family, lambda *done: connection.send(("progress", done))))
+            connection.send(work(workshop, family, lambda *done: connection.send(("progress", done))))
 
 
 def _death(code: int | None) -> str:
