@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
@@ -21,12 +21,14 @@ from typing import Any
 import torch
 
 from wildtta.bench.config import Config, ConfigError
+from wildtta.bench.crew import Crew, muster
 from wildtta.bench.gallery import write_gallery
 from wildtta.bench.on_ray import on_ray
 from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
 from wildtta.bench.store import Store
 from wildtta.bench.work import Workshop, prepare_source
 from wildtta.data import DataError, Finding
+from wildtta.runners.together import mixes_images
 
 __all__ = ["Account", "Event", "Family", "Listener", "Summary", "check_device", "preflight", "run", "work"]
 
@@ -100,6 +102,7 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
     """Run all cells of a benchmark that have no result in the folder yet.
 
     A cell that fails is reported in the summary, and costs no other. Ctrl-C stops at once; the same call goes on later.
+    Under `torchrun`, every process makes the same call, and they share the work (`wildtta.bench.crew`).
 
     Raises:
         ConfigError, DataError, ModelError, RunError: before anything runs.
@@ -111,8 +114,12 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
             listener.note(finding.text)
     if errors := [finding.text for finding in findings if finding.level == "error"]:
         raise DataError("\n".join(errors))
-    cells = plan(config, settings)
-    store = Store(out)
+    cells, store, crew = plan(config, settings), Store(out), muster(config.device)
+    if not crew.leads:
+        missing = crew.hear()
+        summary = Summary(len(cells), 0)
+        _in_step(Account(store, missing, summary, Listener()), crew, settings)
+        return summary
     store.prepare()
     with store.locked():
         names = [cell.name for cell in cells]
@@ -131,7 +138,10 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         write_gallery(store, config, settings)
         prepare_source(store, [cell for family in missing for cell in family], settings)
         account = Account(store, missing, summary, listener)
-        if config.engine == "ray" and missing:
+        if crew.size > 1:
+            crew.hear(missing)
+            _in_step(account, crew, settings)
+        elif config.engine == "ray" and missing:
             on_ray(account, config)
         elif config.jobs == 1 or len(missing) < 2:
             _here(account)
@@ -191,6 +201,29 @@ def _here(account: Account) -> None:
         family = account.waiting.pop()
         name, content = work(workshop, family, partial(account.progress, family))
         getattr(account, name)(family, *content)
+
+
+def _in_step(account: Account, crew: Crew, settings: Mapping[tuple[str, str], Setting]) -> None:
+    """With the other processes of `torchrun`: first streams that each runs alone, then those that they run together."""
+    every = list(account.waiting)
+    shared = [family for family in every if _is_shared(family, settings)]
+    account.waiting = [family for family in every if not _is_shared(family, settings)][crew.rank :: crew.size]
+    _here(account)
+    for rank, summary in enumerate(crew.gather(account.summary)):
+        if rank != crew.rank and crew.leads:
+            account.summary.finished += summary.finished
+            account.summary.failed |= summary.failed
+            account.summary.tracebacks |= summary.tracebacks
+    account.listener.begin(account.summary.cells, account.summary.cells - len(shared))
+    workshop = Workshop(account.store, crew)
+    for family in reversed(shared):
+        workshop.run(family, partial(account.progress, family))  # what one cannot do ends all: they would wait for it
+        account.finished(family)
+
+
+def _is_shared(family: Family, settings: Mapping[tuple[str, str], Setting]) -> bool:
+    cell = family[0]
+    return cell.batch > 1 and not mixes_images(settings[cell.model, cell.data].model.network)
 
 
 def _side_by_side(account: Account, jobs: int) -> None:
