@@ -28,7 +28,15 @@ from wildtta.corruptions import corrupt
 
 SEVERITY, PART = 5, 10
 GLYPH_MODELS = ("glyph-resnet", "glyph-vit")
-GLYPH_KINDS = ("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
+GLYPH_KINDS = (
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "defocus_blur",
+    "glass_blur",
+    "motion_blur",
+    "zoom_blur",
+)
 TINY_KINDS = ("gaussian_noise", "defocus_blur", "contrast")
 
 
@@ -137,7 +145,9 @@ def main() -> None:
 
 def table(done: dict[str, Any]) -> str:
     """Markdown: a row a cell, and for each model all its corruptions together."""
-    lines = ["| model | corruption | views | images | source | MEMO | difference | mended, spoilt | chance | s an image |"]
+    lines = [
+        "| model | corruption | views | images | source | MEMO | difference | mended, spoilt | chance | s an image |"
+    ]
     lines += ["| --- " * 10 + "|"]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for key, result in done.items():

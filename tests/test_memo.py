@@ -76,7 +76,9 @@ def reference(network: nn.Module, image: Tensor, views: Tensor, optimiser: str, 
         return network(image[None])[0]
 
 
-def made(network: nn.Module, optimiser: str = "sgd", lr: float = 0.01, count: int = 6, **others: object) -> wildtta.Adapter:
+def made(
+    network: nn.Module, optimiser: str = "sgd", lr: float = 0.01, count: int = 6, **others: object
+) -> wildtta.Adapter:
     adapted = wildtta.adapt(network, "memo", optimiser=optimiser, lr=lr, seed=5, **others)
     adapted.method.views = Given(count)
     return adapted
@@ -133,7 +135,9 @@ def test_nothing_is_left_of_an_image(kind: str, optimiser: str) -> None:
         assert same(adapted.state, state, but=("counters/seen", "counters/selected", "counters/updates", "loss"))
         assert torch.equal(adapted.state["stream"]["theta"], adapted.method.layout.initial)
         assert all(torch.equal(value, bits[name]) for name, value in adapted.network.state_dict().items())
-        assert not any(parameter.requires_grad or parameter.grad is not None for parameter in adapted.network.parameters())
+        assert not any(
+            parameter.requires_grad or parameter.grad is not None for parameter in adapted.network.parameters()
+        )
     adapted.reset()
     together = adapted(batch)
     torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=0)
@@ -273,7 +277,9 @@ def test_a_guard_finds_nothing_to_do() -> None:
 
 def test_a_captured_runner_runs_it_eagerly_and_says_why() -> None:
     network = make("gn")
-    eager, captured = (wildtta.adapt(network, "memo", runner=name, **settings("memo", network)) for name in ("eager", "captured"))
+    eager, captured = (
+        wildtta.adapt(network, "memo", runner=name, **settings("memo", network)) for name in ("eager", "captured")
+    )
     for step in range(3):
         assert torch.equal(eager(images(2, step)), captured(images(2, step)))
     assert "loop over images" in captured.runner.reason
@@ -314,7 +320,7 @@ def test_marginal_entropy_is_that_of_the_mean_prediction() -> None:
     ("arguments", "message"),
     [
         ({"views": 0}, "at least 1 view of an image, but views is 0"),
-        ({"optimiser": "adam"}, "optimiser must be \"sgd\" or \"adamw\", but is 'adam'"),
+        ({"optimiser": "adam"}, 'optimiser must be "sgd" or "adamw", but is \'adam\''),
         ({"at_once": 0}, "at_once must be at least 1, but is 0"),
         ({"chunk": 0}, "chunk must be at least 1, but is 0"),
         ({"lr": "fast"}, 'a multiple such as "x10"'),

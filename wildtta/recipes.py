@@ -34,8 +34,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Method])
 
 @dataclass(frozen=True)
 class Recipe:
-    """A registered method: its name, the function that composes it, what that function takes, and whether it costs many times
-    what others do, so that benchmarks run it only when it is asked for."""
+    """A registered method: its name, the function that composes it, and what that function takes.
+
+    A costly one takes many times what others do: benchmarks run it only where it is asked for.
+    """
 
     name: str
     compose: Callable[..., Method]

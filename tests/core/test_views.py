@@ -179,7 +179,9 @@ def test_views_depend_on_an_images_key_alone() -> None:
     assert found.shape == (3, 5, 3, 40, 48)
     assert torch.equal(views(batch.flip(0), names.flip(0)), found.flip(0))
     assert torch.equal(views(batch[1:2], names[1:2])[0], found[1])
-    assert torch.equal(augmix(2, HALF)(batch, names), found[:, :2]), "a smaller budget takes the first of the same views"
+    assert torch.equal(augmix(2, HALF)(batch, names), found[:, :2]), (
+        "a smaller budget takes the first of the same views"
+    )
     others = views(batch, names + 1)
     assert all(not torch.equal(one, two) for one, two in zip(found.flatten(0, 1), others.flatten(0, 1), strict=True))
     assert len({tuple(view.flatten().tolist()) for view in found.flatten(0, 1)}) == 15

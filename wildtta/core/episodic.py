@@ -21,8 +21,8 @@ from wildtta.core.method import Differentiate, Method
 from wildtta.core.prediction import Prediction, widened
 from wildtta.core.tree import State
 from wildtta.core.updates import Evaluation, Update
-from wildtta.core.vmapping import functional_differentiate, vmapped
 from wildtta.core.views import Views
+from wildtta.core.vmapping import functional_differentiate, vmapped
 
 if TYPE_CHECKING:
     from wildtta.network import Layout, Network
@@ -102,7 +102,9 @@ class Episodic(Method):
             return self._episode(network, theta, image[None], key[None], differentiate)
 
         if self.at_once == 1:
-            parts = [episode(image, key, differentiate) for image, key in zip(images.unbind(), keys.unbind(), strict=True)]
+            parts = [
+                episode(image, key, differentiate) for image, key in zip(images.unbind(), keys.unbind(), strict=True)
+            ]
             logits, loss, finite = (torch.stack(column) for column in zip(*parts, strict=True))
         else:
             with vmapped():
@@ -180,7 +182,10 @@ class Episodic(Method):
         parts = views.split(self.chunk)
         with torch.no_grad():
             found = [network.predict(self.layout.unpack(theta), part, key) for part, key in _with_keys(parts, keys)]
-        features, raw = torch.cat([prediction.feature for prediction, _ in found]), torch.cat([part for _, part in found])
+        features, raw = (
+            torch.cat([prediction.feature for prediction, _ in found]),
+            torch.cat([part for _, part in found]),
+        )
 
         def loss(logits: Tensor) -> tuple[Tensor, State]:
             return self._judged(Prediction(logits, features, views, keys, found[0][0].again), raw)

@@ -238,7 +238,8 @@ def _cropped(levels: Tensor, keys: Tensor) -> Tensor:
     keys = random.fold(keys, _CROP)
     height, width = levels.shape[-2:]
     if max(height, width) <= _SMALL:
-        return shifted(levels, *_drawn_below(2 * _PADDING + 1, random.uniform(keys, (2,))).sub(_PADDING).unbind(-1), flip)
+        across, down = (_drawn_below(2 * _PADDING + 1, random.uniform(keys, (2,))) - _PADDING).unbind(-1)
+        return shifted(levels, across, down, flip)
     return resized(levels, _drawn_box(height, width, keys), flip)
 
 

@@ -29,9 +29,7 @@ def vmapped() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def functional_differentiate(
-    loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Tensor
-) -> tuple[Tensor, State]:
+def functional_differentiate(loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Tensor) -> tuple[Tensor, State]:
     """The gradient of a loss at θ, and what else was computed on the way, by `torch.func`."""
     gradient, rest = torch.func.grad(loss_of, has_aux=True)(theta)
     return gradient, rest
