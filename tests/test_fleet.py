@@ -171,7 +171,7 @@ def test_seeds_are_those_of_adapters() -> None:
 @pytest.mark.parametrize(("method", "kind"), [("recap+sar", "gn"), ("deyo", "ln"), ("eata", "gn")])
 def test_chunks_change_no_result(method: str, kind: str) -> None:
     names = list(range(7))
-    options = usual(method, kind, torch.float64) | {"guard": go_back_on_collapse(window=4, share=1.1)}
+    options = usual(method, kind, torch.float64) | {"guard": go_back_on_collapse(window=2, share=1.1)}
     fleets = [
         wildtta.fleet(make(kind, torch.float64), method, streams=names, chunk=chunk, **options)
         for chunk in (None, 1, 3)
@@ -378,10 +378,14 @@ def test_a_stream_joins_with_its_own_and_its_variant_goes_with_it(tmp_path: Path
             ),
             ["own", "deep"],
         )
-        alone.check(fleet, batches([{"own": 2, "a": 2, "deep": 2}] * 2, seed=turn))
+        for call in batches([{"own": 2, "a": 2, "deep": 2}] * 2, seed=turn):
+            found = fleet(call)
+            for name, adapter in alone.adapters.items():
+                close(found[name], adapter(call[name]))
+        alone.compare(fleet)
         if turn == 0:
             fleet.save("own", tmp_path / "own")
-            with pytest.raises(ValueError, match=r"lr is 0.01, here it is 0.002; lam is 3.0, here it is 0.5"):
+            with pytest.raises(ValueError, match=r"lam is 3.0, here it is 0.5; lr is 0.01, here it is 0.002"):
                 fleet.load("a", tmp_path / "own")
             alone.adapters["own"].load(tmp_path / "own")
         fleet.leave("own")
@@ -492,7 +496,7 @@ BAD: list[tuple[Callable[[wildtta.Fleet], object], type[Exception], str]] = [
     (lambda fleet: fleet.join(1.5), TypeError, "must be a string or a whole number"),
     (lambda fleet: fleet.join("new", roh=3), TypeError, r"no hyper-parameter 'roh' \(did you mean 'rho'"),
     (lambda fleet: fleet.join("new", lr=-1.0), ValueError, "lr must be a number that is not negative"),
-    (lambda fleet: fleet.leave("suoth"), ValueError, "did you mean 'south'"),
+    (lambda fleet: fleet.leave("souht"), ValueError, "did you mean 'south'"),
     (lambda fleet: fleet.reset("x"), ValueError, "no stream 'x'"),
     (lambda fleet: fleet.report("x"), ValueError, "no stream 'x'"),
     (lambda fleet: fleet.outcome("x"), ValueError, "no stream 'x'"),
@@ -647,7 +651,7 @@ def test_what_a_network_does_inside_is_found_out(kind: type[nn.Module], layers: 
     network, float64 = other(kind), torch.float64
     for method in ("sar", "deyo"):
         options = {"lr": 0.05, "layers": layers, "frozen_top": False} | (
-            {"margin": 1.0} if method == "sar" else {"plpd": -1.0}
+            {"margin": 1.0} if method == "sar" else {"plpd": -1.0, "threshold": 2.0}
         )
         fleet = wildtta.fleet(network, method, streams=["a", "b", "c"], **options)
         alone = Alone(lambda _, given=(method, options): wildtta.adapt(network, given[0], **given[1]), ["a", "b", "c"])
@@ -787,10 +791,13 @@ def test_the_callers_network_stays_as_it_is_and_keeps_no_hooks() -> None:
     fleet(images(3), range(3))
     assert all(torch.equal(value, bits[name]) for name, value in network.state_dict().items())
     assert not any("forward" in vars(layer) for layer in [*network.modules(), *fleet.network.modules()])
-    broken = images(3)
-    with pytest.raises(RuntimeError):
-        fleet.network.module.stem[1].register_forward_pre_hook(lambda *_: 1 / 0) and fleet(broken.double(), range(3))
+    before = snapshot(fleet)
+    fleet.network.module.stages.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fleet(images(3), range(3))
     assert not any("forward" in vars(layer) for layer in fleet.network.modules())
+    for name, state in before.items():
+        same_state(state_of(fleet, name), state)
 
 
 def test_the_captured_runner_steps_eagerly_without_cuda() -> None:
@@ -802,7 +809,7 @@ def test_the_captured_runner_steps_eagerly_without_cuda() -> None:
     for call in batches():
         one, two = eager(call), captured(call)
         assert all(torch.equal(one[name], two[name]) for name in call)
-    reasons = {runner.reason for runner in captured._cohorts[0]._runners.values()}
+    reasons = {runner.reason for runner in captured._cohorts[0]._runners.values()} - {None}
     assert all("need a CUDA device" in reason for reason in reasons)
 
 
