@@ -874,4 +874,4 @@ def test_nothing_grows_with_the_steps() -> None:
 
 def test_a_method_that_forgets_needs_no_fleet():
     with pytest.raises(ValueError, match="make one adapter with wildtta.adapt"):
-        wildtta.fleet(make("gn"), "memo", streams=2)
+        wildtta.fleet(made("gn"), "memo", streams=2)
