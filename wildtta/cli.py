@@ -18,6 +18,7 @@ from rich.table import Table
 
 from wildtta.bench import Config, Listener, preflight, run
 from wildtta.bench.config import ConfigError, read_toml
+from wildtta.bench.crew import muster
 from wildtta.bench.engine import check_device
 
 app = typer.Typer(
@@ -170,7 +171,11 @@ def methods(name: Annotated[str | None, typer.Argument(help="One method, in full
         return
     table = Table("method", "what it does", "needs", box=None, header_style="bold")
     for key, found in registered().items():
-        table.add_row(key, found.summary, ", ".join(found.required))
+        table.add_row(
+            key,
+            found.summary,
+            ", ".join([*found.required, *(["time: tens of passes an image"] if found.costly else [])]),
+        )
     console.print(table)
 
 
@@ -186,7 +191,7 @@ def bench(
         str | None, typer.Option(help="mild, limited, mixed, shift, continual, gradual, correlated.")
     ] = None,
     reset: Annotated[bool | None, typer.Option(help="A fresh adapter for each corruption, or one for all.")] = None,
-    methods: Annotated[str | None, typer.Option(help="All of them if left out.")] = None,
+    methods: Annotated[str | None, typer.Option(help="All but the costly ones if left out; all: those, too.")] = None,
     guards: Annotated[str | None, typer.Option(help="none, collapse.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Of the streams' order and the methods' random numbers.")] = None,
     images: Annotated[int | None, typer.Option(help="At most so many images of each corruption.")] = None,
@@ -203,6 +208,9 @@ def bench(
     precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of each cell, on a CPU.")] = None,
     jobs: Jobs = None,
+    engine: Annotated[str | None, typer.Option(help="local, or ray: cells as tasks of Ray.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, Ray is started here.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="The share of a GPU that a cell takes on Ray.")] = None,
 ) -> None:
     """Run a benchmark: models × data × scenarios × corruptions × methods × seeds.
 
@@ -226,11 +234,11 @@ def bench(
 @app.command()
 def demo(
     out: Out = Path("runs/demo"),
-    methods: Annotated[str | None, typer.Option(help="Instead of all of them.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Instead of all but the costly ones; all: those, too.")] = None,
     images: Annotated[int, typer.Option(help="Of each corruption.")] = 96,
     jobs: Jobs = None,
 ) -> None:
-    """The embedded benchmark: rendered glyphs, two small models, the three wild scenarios, every method.
+    """The embedded benchmark: rendered glyphs, two small models, the three wild scenarios, every method that is not costly.
 
     A stand-in for trying the tool: it needs no download, and its numbers say nothing about photographs. It takes a few
     minutes, and ends in a table and a page. Its streams are short, so all methods learn at 30 times their published rates.
@@ -334,6 +342,9 @@ def check(
 
 
 def _run(config: Config, out: Path, *, tables: bool = True) -> None:
+    if not muster(config.device).leads:  # of the processes of torchrun the first one speaks
+        run(config, out)
+        return
     with _stoppable(out), _Bars() as bars:
         summary = run(config, out, bars)
     _report(out, tables=tables)
@@ -383,6 +394,7 @@ class _Bars(Listener):
     def __init__(self) -> None:
         self.bars = _progress()
         self.running: dict[str, Any] = {}
+        self.all: Any = None
 
     def __enter__(self) -> _Bars:
         self.bars.start()
@@ -397,6 +409,8 @@ class _Bars(Listener):
     def begin(self, cells: int, kept: int) -> None:
         if kept:
             self.bars.console.print(f"{kept} of {cells} cells are done already", highlight=False)
+        if self.all is not None:
+            self.bars.remove_task(self.all)
         self.all = self.bars.add_task("[bold]cells[/]", total=cells, completed=kept, note="")
 
     def progress(self, family: Any, seen: int, images: int, accuracy: float) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from wildtta import files
 from wildtta.common import Report, compose, description, exported, identity, report_of, take, usable
 from wildtta.core import tree
+from wildtta.core.episodic import Episodic
 from wildtta.core.guards import Guard, Outcome
 from wildtta.core.method import Method
 from wildtta.core.tree import State
@@ -128,6 +129,11 @@ class Fleet(nn.Module):
         self._predict_only = False
         self._hyperparameters = hyperparameters
         self._usual = self._compose(hyperparameters)
+        if isinstance(self._usual.method, Episodic):
+            raise ValueError(
+                f"{self._usual.name!r} forgets with every image, so its streams would all be the same; make one adapter with "
+                "wildtta.adapt and give it the images of all"
+            )
         self._cohorts = [Cohort(network, runner, self._usual)]
         self._where: dict[Name, tuple[Cohort, int]] = {}
         self._last: dict[Name, _Last] = {}
