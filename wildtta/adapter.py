@@ -17,7 +17,9 @@ from wildtta import files
 from wildtta.core import tree
 from wildtta.core.guards import Guard, Outcome, named_guard
 from wildtta.core.method import Method
+from wildtta.core.restoring import Restoring
 from wildtta.core.tree import State
+from wildtta.diffusion import Diffusion
 from wildtta.network import Network
 from wildtta.recipes import build, recipe
 from wildtta.runners import make_runner
@@ -272,6 +274,11 @@ class Adapter(nn.Module):
                 f"{self.name!r} moves features before the head, which a plain network does not do; keep the adapter and use "
                 "`with adapter.frozen()`"
             )
+        if isinstance(self.method, Restoring):
+            raise ValueError(
+                f"{self.name!r} changes the images and not the network, so there are no adapted weights to export; the network that "
+                "you gave is what is left"
+            )
         return self.network.export(self.method.layout.unpack(self.state["stream"]["theta"]))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -302,6 +309,8 @@ def _description(value: Any) -> Any:
     """A hyper-parameter as it can stand in a file."""
     if isinstance(value, Region | Fisher):
         return value.digest()
+    if isinstance(value, Diffusion):
+        return value.digest
     if isinstance(value, Tensor) or hasattr(value, "tolist"):
         return value.tolist()
     try:
