@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: demo test test-all lint bench clean
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	$(BIN)/wildtta demo --out runs/demo
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -m "not slow"

@@ -1,11 +1,12 @@
 """Trains the small diffusion model that comes with the package, on the glyphs that `glyph_batches` draws.
 
-python scripts/train_glyph_diffusion.py --minutes 55 --out wildtta/data/glyph_diffusion
+python scripts/train_glyph_diffusion.py --steps 6000 --out wildtta/data/glyph_diffusion
 
-It takes 1,000 linear steps and predicts the noise, as DDA asks. DDA starts at step 500 at the latest, so only the steps below
-600 are trained: all of the model's capacity goes where it is used, and it cannot draw images from nothing. What is kept is the
-moving average of the weights, in half precision, as a folder that diffusers' `DDPMPipeline` reads too. A run that was ended
-goes on from its checkpoint; the learning rate falls to zero at the end of the minutes, which count all runs together.
+It takes 1,000 linear steps and predicts the noise, as DDA asks. What corrupts glyphs is gone in less noise than that of step
+300, so only the steps below are trained: all of the model's capacity goes where it is used, and it cannot draw images from
+nothing. What is kept is the moving average of the weights, in half precision, as a folder that diffusers' `DDPMPipeline` reads
+too. A run that was ended goes on from its checkpoint; the learning rate falls to zero at the end of the steps or of the minutes,
+whichever comes first, both of all runs together.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CONFIG = {
     "attention_head_dim": 32,  # in the middle, at 8 x 8
 }
 STEPS = 1000
-TRAINED = 600  # steps 0 to 599
+TRAINED = 300  # steps 0 to 299
 HIGHEST_RATE = 1e-3
 WARM_UP = 200  # steps
 AVERAGE = 0.998
@@ -92,7 +93,7 @@ def train(options: argparse.Namespace) -> nn.Module:
     # a run that goes on draws other images than it has met
     images = Images(options.seed + step, options.batch, options.images)
     count = sum(parameter.numel() for parameter in network.parameters())
-    print(f"{count:,} parameters, from step {step:,}, {before:.0f} of {60 * options.minutes:.0f} s", flush=True)
+    print(f"{count:,} parameters, from step {step:,} of {options.steps:,}", flush=True)
     begin, told, total, summed = time.monotonic(), 0.0, 0.0, 0
     while True:
         elapsed = before + time.monotonic() - begin
@@ -109,11 +110,12 @@ def train(options: argparse.Namespace) -> nn.Module:
             partial.replace(options.checkpoint)
             print(f"  step {step:6,}  {elapsed:5.0f} s  loss {total / max(summed, 1):.4f}", flush=True)
             told, total, summed = elapsed, 0.0, 0
-        if elapsed >= 60 * options.minutes:
+        if elapsed >= 60 * options.minutes or step >= options.steps:
             return average.eval()
         step += 1
+        progress = max(step / options.steps, elapsed / (60 * options.minutes))
         for group in optimiser.param_groups:
-            group["lr"] = HIGHEST_RATE * schedule(step, elapsed / (60 * options.minutes))
+            group["lr"] = HIGHEST_RATE * schedule(step, progress)
         clean = images().to(options.device)
         times = steps_of_batch(len(clean)).to(options.device)
         noise = torch.randn_like(clean)
@@ -159,7 +161,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("wildtta/data/glyph_diffusion"), help="folder (%(default)s)")
     parser.add_argument("--checkpoint", type=Path, default=Path("glyph_diffusion.pt"), help="(%(default)s)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(%(default)s)")
-    parser.add_argument("--minutes", type=float, default=55, help="(%(default)s)")
+    parser.add_argument("--steps", type=int, default=6_000, help="at most (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=600, help="at most (%(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="images a step (%(default)s)")
     parser.add_argument("--images", type=int, default=40_000, help="drawn at most (%(default)s)")
     parser.add_argument("--seed", type=int, default=1_000, help="(%(default)s)")

@@ -67,7 +67,8 @@ def adapt(
         network: any classifier whose last layer is affine. It is copied; the original is never changed.
         method: the name of a method (`wildtta.methods()` lists them), or a function that composes one from a `Network`.
         guard: "collapse" lets the collapse guard watch over the stream; or a guard of your own.
-        runner: "eager", or "captured": one CUDA graph a step, for the least time a step on a GPU.
+        runner: "eager"; "captured": one CUDA graph a step, for the least time a step on a GPU; "distributed": one stream over
+            the processes of `torchrun`, each of which gives its part of every batch.
         seed: of the method's random numbers (DeYO's patches).
         head: the name of the last affine layer, where it is not found by itself.
         kind: "resnet" or "vit": whose published defaults apply, where the guess is wrong.
@@ -175,7 +176,7 @@ class Adapter(nn.Module):
                 f"images must be floats, preprocessed as the network expects, but are {images.dtype}; "
                 "convert them, e.g. images.float() / 255, and normalise"
             )
-        if images.ndim != 4 or len(images) == 0:
+        if images.ndim != 4 or (len(images) == 0 and not self.runner.empty_batches):
             hint = "; add a batch axis with images[None]" if images.ndim == 3 else ""
             raise ValueError(
                 f"images must have shape batch × channels × height × width, but have {tuple(images.shape)}{hint}"
@@ -189,7 +190,7 @@ class Adapter(nn.Module):
             images = images.clone()
         autocast = torch.is_autocast_enabled(images.device.type)
         signature = (images.shape[1:], len(images) == 1, images.dtype, images.device, autocast)
-        if signature not in self._checked:
+        if signature not in self._checked and len(images):
             self.network.check(images)
             self._checked.add(signature)
         return images

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from wildtta.bench import Config, Listener, preflight, run
 from wildtta.bench.config import ConfigError, read_toml
+from wildtta.bench.crew import muster
 from wildtta.bench.engine import check_device
 
 app = typer.Typer(
@@ -203,6 +204,9 @@ def bench(
     precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of each cell, on a CPU.")] = None,
     jobs: Jobs = None,
+    engine: Annotated[str | None, typer.Option(help="local, or ray: cells as tasks of Ray.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, Ray is started here.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="The share of a GPU that a cell takes on Ray.")] = None,
 ) -> None:
     """Run a benchmark: models × data × scenarios × corruptions × methods × seeds.
 
@@ -334,6 +338,9 @@ def check(
 
 
 def _run(config: Config, out: Path, *, tables: bool = True) -> None:
+    if not muster(config.device).leads:  # of the processes of torchrun the first one speaks
+        run(config, out)
+        return
     with _stoppable(out), _Bars() as bars:
         summary = run(config, out, bars)
     _report(out, tables=tables)
@@ -383,6 +390,7 @@ class _Bars(Listener):
     def __init__(self) -> None:
         self.bars = _progress()
         self.running: dict[str, Any] = {}
+        self.all: Any = None
 
     def __enter__(self) -> _Bars:
         self.bars.start()
@@ -397,6 +405,8 @@ class _Bars(Listener):
     def begin(self, cells: int, kept: int) -> None:
         if kept:
             self.bars.console.print(f"{kept} of {cells} cells are done already", highlight=False)
+        if self.all is not None:
+            self.bars.remove_task(self.all)
         self.all = self.bars.add_task("[bold]cells[/]", total=cells, completed=kept, note="")
 
     def progress(self, family: Any, seen: int, images: int, accuracy: float) -> None:

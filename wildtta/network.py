@@ -193,6 +193,10 @@ class Network(nn.Module):
             )
         return logits, feature
 
+    def places(self, images: Tensor) -> tuple[Tensor, int]:
+        """Where these images stand in the batch, and how many it has: more than these where several processes share it."""
+        return torch.arange(len(images), device=images.device), len(images)
+
     def predict(
         self, parameters: dict[str, Tensor], images: Tensor, keys: Tensor, align: Align | None = None
     ) -> tuple[Prediction, Tensor]:

@@ -50,6 +50,8 @@ class Config:
         calibration: how many source images Σ is estimated on (the Fisher matrix: four times as many).
         weights, statistics: of the models. source: where uncorrupted source images lie, if not among the data.
         device, precision, threads: where and how it is computed. jobs: cells side by side.
+        engine: "local", or "ray": cells as tasks of Ray, on this machine or on the cluster at `address` (which has to see the
+            results' folder under the same path); gpus: the share of a GPU that a cell takes there.
     """
 
     models: list[str] = field(default_factory=lambda: ["glyph-resnet", "glyph-vit"])
@@ -73,6 +75,9 @@ class Config:
     precision: str = "float32"
     threads: int = 1
     jobs: int = 1
+    engine: str = "local"
+    address: str | None = None
+    gpus: float = 1.0
 
     def __post_init__(self) -> None:
         self.methods = list(self.methods) or list(methods())
@@ -89,6 +94,11 @@ class Config:
         for guard in self.guards:
             _known(guard, ["none", "collapse", "recover"], "guard")
         _known(self.precision, ["float32", "tf32", "bf16"], "precision")
+        _known(self.engine, ["local", "ray"], "engine")
+        if self.address is not None and self.engine != "ray":
+            raise ConfigError(f"the address {self.address!r} is for the engine ray; add --engine ray")
+        if self.gpus <= 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise ConfigError(f"gpus must be a share of one, or a whole number, but is {self.gpus}")
         for severity in self.severities:
             if not 1 <= severity <= 5:
                 raise ConfigError(f"severities go from 1 to 5, but {severity} was given")
@@ -191,6 +201,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "dict[str, Any]": ("a table", lambda value: isinstance(value, dict)),
     "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("a whole number", _is_whole),
+    "float": ("a number", lambda value: isinstance(value, float) or _is_whole(value)),
     "str": ("a string", lambda value: isinstance(value, str)),
 }
 """By the type of a setting: what it must be in a TOML file, in words and as a check."""

@@ -14,6 +14,7 @@ import torch
 
 import wildtta
 from wildtta.adapter import Adapter, Report, adapt
+from wildtta.bench.crew import ALONE, Crew
 from wildtta.bench.images import Batch, Kept, read_ahead
 from wildtta.bench.meter import Meter
 from wildtta.bench.plan import Cell, Setting, fit
@@ -22,6 +23,7 @@ from wildtta.core import tree
 from wildtta.data import DataError
 from wildtta.models import load_model
 from wildtta.recipes import recipe
+from wildtta.runners.distributed import Distributed
 from wildtta.runners.together import Together, pick
 from wildtta.source import Fisher, Region
 from wildtta.streams import Stream, scenario
@@ -38,8 +40,8 @@ Progress = Callable[[int, int, float], None]
 class Workshop:
     """Runs cells; models, data, and the corrupted images of small sets stay at hand between them."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, crew: Crew = ALONE) -> None:
+        self.store, self.crew = store, crew
         self._settings: dict[Any, Setting] = {}
         self._digests: dict[Any, tuple[str, str]] = {}
         self._domains: dict[Any, Kept] = {}
@@ -57,7 +59,12 @@ class Workshop:
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
             begun = told = time.perf_counter()
-            steps = _alone(adapter, setting, lanes[0]) if len(lanes) == 1 else _side_by_side(adapter, setting, lanes)
+            if self.crew.size > 1:
+                steps = _together(adapter, setting, lanes[0], self.crew)
+            else:
+                steps = (
+                    _alone(adapter, setting, lanes[0]) if len(lanes) == 1 else _side_by_side(adapter, setting, lanes)
+                )
             for _ in steps:
                 if time.perf_counter() - told > 1:
                     told = time.perf_counter()
@@ -67,6 +74,8 @@ class Workshop:
                 raise DataError(f"not one image of {', '.join(empty)} could be read; look with `wildtta check --deep`")
             results = [lane.meter.result([kind for kind, _ in lane.cell.domains]) for lane in lanes]
             seconds = time.perf_counter() - begun
+        if not self.crew.leads:
+            return
         method = adapter.method
         for lane, result in zip(lanes, results, strict=True):
             assert lane.report is not None
@@ -86,6 +95,7 @@ class Workshop:
                     "measured": {
                         "seconds": round(seconds / len(lanes), 3),
                         "fleet": len(lanes),
+                        "processes": self.crew.size,
                         "peak_memory_mib": _peak_memory(device),
                         "started": started,
                     },
@@ -123,7 +133,7 @@ class Workshop:
         digests = self._digests[_place(cell)]
         paths = {need: self.store.sources / _source_name(cell, need, *digests) for need in _needs(cell)}
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
-        runner = "captured" if device.type == "cuda" else "eager"
+        runner = "distributed" if self.crew.size > 1 else "captured" if device.type == "cuda" else "eager"
         network = setting.model.network
         adapter = adapt(network, cell.method, guard=cell.guard, runner=runner, seed=cell.seed, **settings)
         return adapter.to(device)
@@ -172,6 +182,14 @@ class _Lane:
         """Those of which something could be read."""
         return (batch for batch in read_ahead(self.domains, self.stream.batches(), device) if len(batch[0]))
 
+    def parts(self, device: torch.device, crew: Crew) -> Iterator[Batch]:
+        """Of every batch the part of one process, be it empty."""
+        parts = (
+            (places.tensor_split(crew.size)[crew.rank], numbers.tensor_split(crew.size)[crew.rank])
+            for places, numbers in self.stream.batches()
+        )
+        return read_ahead(self.domains, parts, device)
+
 
 def _alone(adapter: Adapter, setting: Setting, lane: _Lane) -> Iterator[None]:
     device = adapter.state["stream"]["theta"].device
@@ -179,6 +197,24 @@ def _alone(adapter: Adapter, setting: Setting, lane: _Lane) -> Iterator[None]:
         logits = adapter(setting.model.preprocessing.normalise(images))
         assert adapter.outcome is not None
         lane.meter.add(logits, labels.to(device), adapter.outcome.mask, places)
+        lane.steps += 1
+        yield
+    lane.report = adapter.report
+
+
+def _together(adapter: Adapter, setting: Setting, lane: _Lane, crew: Crew) -> Iterator[None]:
+    """Each step with the part of one process; the answers of all are measured."""
+    device, runner = adapter.state["stream"]["theta"].device, adapter.runner
+    assert isinstance(runner, Distributed)
+    for images, labels, places in lane.parts(device, crew):
+        if not any(crew.gather(len(labels))):
+            continue  # of this batch nothing could be read
+        if not len(labels):
+            images = torch.zeros(0, 3, *setting.model.preprocessing.size, device=device)
+        adapter(setting.model.preprocessing.normalise(images))
+        assert runner.whole is not None
+        joined = (runner.join(part.to(device)) for part in (labels, places))
+        lane.meter.add(runner.whole.logits, next(joined), runner.whole.mask, next(joined).cpu())
         lane.steps += 1
         yield
     lane.report = adapter.report

@@ -129,7 +129,8 @@ class Method(nn.Module):
         """Predict a batch and learn from it: the next state, and what happened."""
         stream, counters = state["stream"], state["counters"]
         theta = stream["theta"]
-        keys = random.fold(state["seed"], counters["seen"] + torch.arange(images.shape[0], device=images.device))
+        places, count = network.places(images)
+        keys = random.fold(state["seed"], counters["seen"] + places)
 
         def evaluate(theta: Tensor, within: Tensor | None = None) -> Evaluation:
             gradient, rest = differentiate(
@@ -164,7 +165,7 @@ class Method(nn.Module):
             "stream": kept,
             "guards": guards,
             "counters": {
-                "seen": counters["seen"] + images.shape[0],
+                "seen": counters["seen"] + count,
                 "selected": counters["selected"] + outcome.mask.sum(),
                 "updates": counters["updates"] + learned,
                 "resets": counters["resets"] + resets,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from wildtta.core.method import Method
 from wildtta.network import Network
 from wildtta.runners.captured import Captured
+from wildtta.runners.distributed import Distributed
 from wildtta.runners.eager import Eager
 
-__all__ = ["Captured", "Eager", "make_runner"]
+__all__ = ["Captured", "Distributed", "Eager", "make_runner"]
 
-_RUNNERS: dict[str, type[Eager]] = {"eager": Eager, "captured": Captured}
+_RUNNERS: dict[str, type[Eager]] = {"eager": Eager, "captured": Captured, "distributed": Distributed}
 
 
 def make_runner(name: str, method: Method, network: Network) -> Eager:

@@ -16,7 +16,13 @@ __all__ = ["Eager", "differentiate"]
 
 
 class Eager:
-    """Runs a step as it is written."""
+    """Runs a step as it is written.
+
+    Attributes:
+        empty_batches: whether a batch may have no image.
+    """
+
+    empty_batches = False
 
     def __init__(self, method: Method, network: Network) -> None:
         self.method, self.network = method, network
