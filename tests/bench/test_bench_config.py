@@ -91,8 +91,15 @@ def test_a_path_with_a_space_is_one_word_of_the_command():
     assert shlex.split(Config().command("my runs/a")) == ["wildtta", "bench", "--out", "my runs/a"]
 
 
-def test_all_methods_are_run_where_none_is_named():
-    assert Config().methods == Config(methods=[]).methods == list(methods())
+def test_all_methods_but_the_costly_are_run_where_none_is_named():
+    assert Config().methods == Config(methods=[]).methods == [name for name in methods() if name != "memo"]
+    assert Config(methods=["all"]).methods == list(methods())
+    assert "memo" in methods()
+
+
+def test_all_is_a_word_of_its_own():
+    with pytest.raises(ConfigError, match="unknown method 'all'"):
+        Config(methods=["all", "tent"])
 
 
 def test_what_is_given_for_one_method_goes_before_what_is_given_for_all():

@@ -16,14 +16,12 @@ from torch.nn.functional import interpolate
 
 from wildtta.core import keys as random
 from wildtta.core.restoring import Restoration
+from wildtta.core.views import Statistics
 from wildtta.diffusion.model import PRECISIONS, Diffusion, DiffusionError
 from wildtta.diffusion.sampling import back, respaced
 from wildtta.files import put
 
-__all__ = ["OnDisk", "Progress", "Statistics", "diffuse_back"]
-
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and deviation of the channels, with which images were normalised."""
+__all__ = ["OnDisk", "Progress", "diffuse_back"]
 
 Progress = Callable[[int, int], None]
 """(passes of the diffusion model done, passes in all), each counted for every image that it is about."""
