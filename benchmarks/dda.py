@@ -74,7 +74,10 @@ def main() -> None:
     head = ("model", "corruption", "clean", "corrupted", "adapted", "DDA", "recovered", "settings", "s/image")
     print(f"| {' | '.join(head)} |\n|{' --- |' * len(head)}")
     combinations = itertools.product(
-        numbers(options.steps, int), numbers(options.start, int), numbers(options.scale, float), numbers(options.down, int)
+        numbers(options.steps, int),
+        numbers(options.start, int),
+        numbers(options.scale, float),
+        numbers(options.down, int),
     )
     for steps, start, scale, down in combinations:
         back = diffuse_back(

@@ -3,7 +3,7 @@
 python scripts/train_glyph_diffusion.py --steps 6000 --out wildtta/data/glyph_diffusion
 
 It takes 1,000 linear steps and predicts the noise, as DDA asks. What corrupts glyphs is gone in less noise than that of step
-300, so only the steps below are trained: all of the model's capacity goes where it is used, and it cannot draw images from
+200, so only the steps below are trained: all of the model's capacity goes where it is used, and it cannot draw images from
 nothing. What is kept is the moving average of the weights, in half precision, as a folder that diffusers' `DDPMPipeline` reads
 too. A run that was ended goes on from its checkpoint; the learning rate falls to zero at the end of the steps or of the minutes,
 whichever comes first, both of all runs together.
@@ -38,7 +38,7 @@ CONFIG = {
     "attention_head_dim": 32,  # in the middle, at 8 x 8
 }
 STEPS = 1000
-TRAINED = 300  # steps 0 to 299
+TRAINED = 200  # steps 0 to 199
 HIGHEST_RATE = 1e-3
 WARM_UP = 200  # steps
 AVERAGE = 0.998
@@ -94,7 +94,7 @@ def train(options: argparse.Namespace) -> nn.Module:
     images = Images(options.seed + step, options.batch, options.images)
     count = sum(parameter.numel() for parameter in network.parameters())
     print(f"{count:,} parameters, from step {step:,} of {options.steps:,}", flush=True)
-    begin, told, total, summed = time.monotonic(), 0.0, 0.0, 0
+    begin, told, total, summed = time.monotonic(), before, 0.0, 0
     while True:
         elapsed = before + time.monotonic() - begin
         if step and elapsed - told > 60:

@@ -284,8 +284,8 @@ class Adapter(nn.Module):
             )
         if isinstance(self.method, Restoring):
             raise ValueError(
-                f"{self.name!r} changes the images and not the network, so there are no adapted weights to export; the network that "
-                "you gave is what is left"
+                f"{self.name!r} changes the images and not the network, so there are no adapted weights to export; the network "
+                "that you gave is what is left"
             )
         return self.network.export(self.method.layout.unpack(self.state["stream"]["theta"]))
 

@@ -202,7 +202,8 @@ def test_what_cannot_be_is_said() -> None:
             low_pass(torch.zeros(1, 1, 8, 8), down)
     for start in (0, 20):
         with pytest.raises(ValueError, match="start must be from 1 to 19"):
-            back(lambda x, times: (x, x), torch.zeros(1, 3, 8, 8), torch.zeros(1), respaced(BETAS, 20), start=start, scale=1.0, down=2)  # fmt: skip
+            images, keys = torch.zeros(1, 3, 8, 8), torch.zeros(1)
+            back(lambda x, times: (x, x), images, keys, respaced(BETAS, 20), start=start, scale=1.0, down=2)
 
 
 def test_the_tiny_network_is_one_of_diffusers() -> None:

@@ -37,7 +37,8 @@ def unet(size: int = 8, out: int = 3, seed: int = 0, **others) -> nn.Module:
 def diffusion(size: int = 8, seed: int = 0, dtype: torch.dtype = torch.float32, **others) -> Diffusion:
     learnt = others.get("variance") == "learned_range"
     network = unet(size, 6 if learnt else 3, seed).to(dtype)
-    config = {"unet": dict(network.config), "scheduler": {"_class_name": "DDPMScheduler", "beta_schedule": "linear"}}
+    unet_config = {"_class_name": "UNet2DModel", **network.config}
+    config = {"unet": unet_config, "scheduler": {"_class_name": "DDPMScheduler", "beta_schedule": "linear"}}
     others.setdefault("settings", Settings(steps=20, start=8, scale=1.0, down=2))
     return Diffusion(network, torch.linspace(1e-4, 0.02, 1000), size=(size, size), config=config, **others)
 

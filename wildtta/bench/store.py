@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ class Store:
         self.cells = self.folder / "cells"
         self.gallery = self.folder / "gallery"
         self.sources = self.folder / "source"
+        self.adapted = self.folder / "adapted"
 
     def prepare(self) -> None:
         """Make the folders; a folder that holds other things is left alone."""
@@ -35,7 +37,7 @@ class Store:
         try:
             if self.folder.is_dir() and not self._is_run():
                 raise RunError(f"{self.folder} is not empty and holds no run; name another folder with --out")
-            for folder in (self.cells, self.gallery, self.sources):
+            for folder in (self.cells, self.gallery, self.sources, self.adapted):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from error
@@ -49,7 +51,7 @@ class Store:
             except (json.JSONDecodeError, UnicodeDecodeError):
                 return False
             return isinstance(content, dict) and {"format", "cells"} <= content.keys()
-        own = {self.cells, self.gallery, self.sources}
+        own = {self.cells, self.gallery, self.sources, self.adapted}
         return all(
             entry.name == ".lock" or entry.match(PARTIAL) or (entry in own and not any(entry.iterdir()))
             for entry in self.folder.iterdir()
@@ -72,7 +74,8 @@ class Store:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise RunError(f"another run is at work on {self.folder}; wait for it, or stop it") from error
-            for left in (*self.folder.glob(PARTIAL), *self.folder.glob(f"*/{PARTIAL}")):  # by a run that was killed
+            deep = [self.folder.glob(f"{'*/' * depth}{PARTIAL}") for depth in range(3)]
+            for left in itertools.chain(*deep):  # by a run that was killed
                 left.unlink(missing_ok=True)
             yield
 

@@ -18,9 +18,11 @@ from wildtta.bench.crew import ALONE, Crew
 from wildtta.bench.images import Batch, Kept, read_ahead
 from wildtta.bench.meter import Meter
 from wildtta.bench.plan import Cell, Setting, fit
+from wildtta.bench.restore import diffusion_of, keep_on_disk, restore_ahead
 from wildtta.bench.store import Store
 from wildtta.core import tree
 from wildtta.data import DataError
+from wildtta.diffusion import Diffusion, load
 from wildtta.models import load_model
 from wildtta.recipes import recipe
 from wildtta.runners.distributed import Distributed
@@ -45,6 +47,7 @@ class Workshop:
         self._settings: dict[Any, Setting] = {}
         self._digests: dict[Any, tuple[str, str]] = {}
         self._domains: dict[Any, Kept] = {}
+        self._diffusions: dict[str, Diffusion] = {}
 
     def run(self, family: tuple[Cell, ...], progress: Progress) -> None:
         """Run a cell, or some that go side by side as one fleet of streams, and write their results."""
@@ -58,6 +61,18 @@ class Workshop:
             adapter = self._adapter(first, setting, device)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
+            restored: dict[str, Any] = {}
+            if len(lanes) == 1 and self.crew.size == 1:
+                batches = lanes[0].stream.batches()
+                restored = restore_ahead(
+                    adapter,
+                    setting,
+                    self.store,
+                    first,
+                    lanes[0].domains,
+                    batches,
+                    lambda done, images: progress(done, images, float("nan")),
+                )
             begun = told = time.perf_counter()
             if self.crew.size > 1:
                 steps = _together(adapter, setting, lanes[0], self.crew)
@@ -88,6 +103,7 @@ class Workshop:
                         "unreadable": len(lane.stream) - lane.meter.seen,
                         "forwards": lane.steps * method.forwards,
                         "backwards": lane.steps * method.backwards,
+                        "diffusion_steps": lane.meter.seen * method.diffusion_steps,
                         "updates": lane.report.updates,
                         "resets": lane.report.resets,
                         "skipped": lane.report.skipped,
@@ -98,6 +114,7 @@ class Workshop:
                         "processes": self.crew.size,
                         "peak_memory_mib": _peak_memory(device),
                         "started": started,
+                        **({"adapted": restored} if restored else {}),
                     },
                     "provenance": self._provenance(lane.cell, setting, adapter, device),
                 },
@@ -135,9 +152,12 @@ class Workshop:
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
         if "statistics" in recipe(cell.method).hyperparameters:
             settings["statistics"] = (setting.model.preprocessing.mean, setting.model.preprocessing.std)
+        if place := diffusion_of(cell, setting):
+            settings["diffusion"] = self._diffusions[place] = self._diffusions.get(place) or load(place)
         runner = "distributed" if self.crew.size > 1 else "captured" if device.type == "cuda" else "eager"
         network = setting.model.network
         adapter = adapt(network, cell.method, guard=cell.guard, runner=runner, seed=cell.seed, **settings)
+        keep_on_disk(adapter, self.store)
         return adapter.to(device)
 
     def _provenance(self, cell: Cell, setting: Setting, adapter: Adapter, device: torch.device) -> dict[str, Any]:

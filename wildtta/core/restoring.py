@@ -57,7 +57,7 @@ class Restoring(Method):
         return 2
 
     @property
-    def diffusion_steps(self) -> int:
+    def diffusion_steps(self) -> int:  # type: ignore[override]
         """How many passes of the diffusion model an image takes, each with its gradient."""
         return self.restoration.steps
 
@@ -75,7 +75,8 @@ class Restoring(Method):
 
     @torch.no_grad()
     def _with_restored(self, network: Network, state: State, images: Tensor, logits: Tensor) -> Tensor:
-        restored = network.run({}, self.restoration(images, state["seed"]))[0]
+        keys = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+        _, restored = network.predict({}, self.restoration(images, state["seed"]), keys)
         with torch.autocast(images.device.type, enabled=False):
             plain = widened(logits).log_softmax(-1)
             both = torch.logaddexp(plain, widened(restored).log_softmax(-1)) - math.log(2)

@@ -48,7 +48,9 @@ def load_guided(path: Path | str, *, size: int = 256, head_channels: int = 64, g
             f"{path} is not a guided-diffusion UNet with resblock_updown and use_scale_shift_norm: it has no {error}"
         ) from error
     if "label_emb.weight" in weights:
-        raise DiffusionError(f"{path} is conditioned on classes, which are not known of an image; DDA needs one that is not")
+        raise DiffusionError(
+            f"{path} is conditioned on classes, which are not known of an image; DDA needs one that is not"
+        )
     config |= {
         "_class_name": "UNet2DModel",
         "sample_size": size,
@@ -80,7 +82,7 @@ def load_guided(path: Path | str, *, size: int = 256, head_channels: int = 64, g
 
 
 def _unpacked(name: str, packed: Tensor, head_channels: int) -> dict[str, Tensor]:
-    """q, k and v of all heads from q, k, v of the first head, q, k, v of the second, ….""" 
+    """q, k and v of all heads from q, k, v of the first head, q, k, v of the second, …."""
     rows = packed.flatten(1) if packed.ndim > 1 else packed
     channels = len(rows) // 3
     if channels % head_channels:
@@ -122,9 +124,10 @@ def _layout(weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, st
         "mid_block.attentions.0": "middle_block.1",
         "mid_block.resnets.1": "middle_block.2",
     }
-    blocks = [("down", "downsamplers", levels, changes) for levels, changes in downs], [
-        ("up", "upsamplers", levels, changes) for levels, changes in ups
-    ]
+    blocks = (
+        [("down", "downsamplers", levels, changes) for levels, changes in downs],
+        [("up", "upsamplers", levels, changes) for levels, changes in ups],
+    )
     for side in blocks:
         for place, (kind, sampler, level, change) in enumerate(side):
             for number, block in enumerate(level):

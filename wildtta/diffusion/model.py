@@ -130,7 +130,9 @@ class Diffusion(nn.Module):
 
     def __repr__(self) -> str:
         height, width = self.size
-        return f"Diffusion({width} × {height} × {self.channels}, {len(self.betas)} steps, {self.variance}, {self.digest})"
+        return (
+            f"Diffusion({width} × {height} × {self.channels}, {len(self.betas)} steps, {self.variance}, {self.digest})"
+        )
 
 
 def load(place: Diffusion | Path | str) -> Diffusion:
@@ -188,7 +190,9 @@ def assemble(
     """A diffusion model from the configs and weights of diffusers' network and scheduler; all must fit."""
     with _diffusers() as (network_class, scheduler_class):
         if config.get("class_embed_type") is not None or config.get("num_class_embeds") is not None:
-            raise DiffusionError(f"{origin} is conditioned on classes, which are not known of an image; DDA needs one that is not")
+            raise DiffusionError(
+                f"{origin} is conditioned on classes, which are not known of an image; DDA needs one that is not"
+            )
         if (kind := scheduler.get("prediction_type", "epsilon")) != "epsilon":
             raise DiffusionError(f"{origin} predicts {kind!r}; DDA needs a model that predicts the noise (epsilon)")
         try:

@@ -26,7 +26,7 @@ Noise = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Level:
-    """One step of a respaced diffusion: where it is in the whole one, ᾱ there and one step before, and the variances' logarithms."""
+    """A step of a respaced diffusion: its place in the whole one, ᾱ there and one step before, the variances' logarithms."""
 
     time: int
     kept: float
@@ -52,7 +52,9 @@ class Level:
 def respaced(betas: Sequence[float], steps: int) -> list[Level]:
     """A diffusion in fewer steps, evenly spread over the whole one, the first and the last among them."""
     if not 2 <= steps <= len(betas):
-        raise ValueError(f"steps must be from 2 to {len(betas)}, which the diffusion model was trained with, not {steps}")
+        raise ValueError(
+            f"steps must be from 2 to {len(betas)}, which the diffusion model was trained with, not {steps}"
+        )
     kept, product = [], 1.0
     for beta in betas:
         product *= 1 - beta
@@ -86,7 +88,7 @@ def _low_pass_matrix(side: int, down: int, like: Tensor) -> Tensor:
 
 
 def _resizing(before: int, after: int, like: Tensor) -> Tensor:
-    """after × before: a side's new pixels as weighted means of the old ones, in float64."""
+    """After × before: a side's new pixels as weighted means of the old ones, in float64."""
     factor = before / after
     wide = max(factor, 1.0)  # where pixels get fewer, the kernel grows: that is the antialiasing
     new = (torch.arange(after, device=like.device, dtype=torch.float64) + 0.5) * factor
