@@ -200,9 +200,9 @@ def test_what_cannot_be_is_said() -> None:
     for down in (0, 3):
         with pytest.raises(ValueError, match="does not divide 8"):
             low_pass(torch.zeros(1, 1, 8, 8), down)
+    images, keys = torch.zeros(1, 3, 8, 8), torch.zeros(1)
     for start in (0, 20):
         with pytest.raises(ValueError, match="start must be from 1 to 19"):
-            images, keys = torch.zeros(1, 3, 8, 8), torch.zeros(1)
             back(lambda x, times: (x, x), images, keys, respaced(BETAS, 20), start=start, scale=1.0, down=2)
 
 
