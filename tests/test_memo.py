@@ -308,6 +308,15 @@ def test_settings_of_a_saved_state_are_compared(tmp_path: Path) -> None:
         wildtta.adapt(network, "memo").load(tmp_path / "state")
 
 
+@pytest.mark.parametrize("kind", ["ln", "bn"])
+def test_a_pickle_travels(kind: str, tmp_path: Path) -> None:
+    model = adapter("memo", kind)
+    model(images(2))
+    torch.save(model, tmp_path / "whole.pt")
+    again = torch.load(tmp_path / "whole.pt", weights_only=False)
+    assert torch.equal(again(images(2, 1)), model(images(2, 1)))
+
+
 def test_marginal_entropy_is_that_of_the_mean_prediction() -> None:
     network = wildtta.Network(make("gn", torch.float64))
     prediction, logits = network.predict({}, images(7, 1, torch.float64), torch.arange(7))
@@ -322,7 +331,7 @@ def test_marginal_entropy_is_that_of_the_mean_prediction() -> None:
         ({"views": 0}, "at least 1 view of an image, but views is 0"),
         ({"optimiser": "adam"}, 'optimiser must be "sgd" or "adamw", but is \'adam\''),
         ({"at_once": 0}, "at_once must be at least 1, but is 0"),
-        ({"chunk": 0}, "chunk must be at least 1, but is 0"),
+        ({"chunk": -1}, "chunk must be at least 0, but is -1"),
         ({"lr": "fast"}, 'a multiple such as "x10"'),
         ({"statistics": (0.5, 0.5)}, "statistics must be the"),
         ({"view": 3}, r"'memo' has no hyper-parameter 'view' \(did you mean 'views'"),

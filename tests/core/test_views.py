@@ -173,6 +173,16 @@ def test_small_images_are_shifted_and_larger_ones_resized() -> None:
     assert (_cropped(pictures(20, 33, 33), torch.arange(20)) > 0).float().mean() > 0.99
 
 
+def test_mirror_images_can_be_left_out() -> None:
+    """Of a picture that is black on the left: half of the views have it on the right, or none."""
+    half = torch.ones(1, 3, 40, 40)
+    half[..., :20] = 0
+    for flip, low, high in ((True, 0.4, 0.6), (False, 0.0, 0.0)):
+        crops = _cropped(half.expand(400, -1, -1, -1) * 255, torch.arange(400), flip=flip)
+        assert low <= (crops[..., 0].mean((1, 2)) > crops[..., -1].mean((1, 2))).float().mean() <= high
+    assert "flip=False" in repr(augmix(3, HALF, flip=False))
+
+
 def test_views_depend_on_an_images_key_alone() -> None:
     views, batch, names = augmix(5, HALF), pictures(3) / 127.5 - 1, torch.tensor([3, 9, 4])
     found = views(batch, names)

@@ -41,8 +41,8 @@ class Episodic(Method):
         prior: BatchNorm layers normalise with this share of the source's statistics, and the rest of those of what passes
             through: an image's views while learning, the image alone when it is predicted. (No gradient goes through them.)
         at_once: so many images side by side, vmapped; each then has parameters of its own in memory.
-        chunk: so many views in a pass, for less memory, at the price of a second forward pass. The gradient is that of all
-            views, as long as the objective reads no more than the logits, and no BatchNorm mixes the views.
+        chunk: so many views in a pass (0: all of them), for less memory, at the price of a second forward pass. The gradient
+            is that of all views, as long as the objective reads no more than the logits, and no BatchNorm mixes the views.
 
     An image that is not finite, or whose loss, gradient or new parameters are not, is answered by the network as it was, and
     counted as skipped. The stream's state is left as it is, but for its counters; guards have nothing to watch over.
@@ -59,14 +59,14 @@ class Episodic(Method):
         *,
         prior: float = 16 / 17,
         at_once: int = 1,
-        chunk: int | None = None,
+        chunk: int = 0,
     ) -> None:
         super().__init__(layout, objective, update)
         if not 0 <= prior <= 1:
             raise ValueError(f"prior is a share from 0 to 1, but is {prior}")
-        for name, value in (("at_once", at_once), ("chunk", chunk)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, but is {value}")
+        for name, value, least in (("at_once", at_once, 1), ("chunk", chunk, 0)):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, but is {value}")
         self.views, self.prior, self.at_once, self.chunk = views, prior, at_once, chunk
 
     @property
@@ -77,11 +77,11 @@ class Episodic(Method):
     @property
     def forwards(self) -> int:
         """How many forward passes over a batch a step comes to: one for each view of its images, and the prediction."""
-        learning = super().backwards if self.chunk is None else 2 * super().backwards
+        learning = super().backwards if self.chunk == 0 else 2 * super().backwards
         return self.views.count * learning + 1
 
     def init(self, network: Network, seed: int = 0) -> State:
-        if self.chunk is not None and network.mixes_images:
+        if self.chunk and network.mixes_images:
             raise ValueError(
                 "chunk cannot be used with BatchNorm statistics of the views: a part of the views has others; leave chunk out, or "
                 "give prior=1.0 for the source's statistics alone"
@@ -146,7 +146,7 @@ class Episodic(Method):
         names = random.fold(key, torch.arange(len(views), device=key.device))  # the views' own keys
 
         def evaluate(theta: Tensor, within: Tensor | None = None) -> Evaluation:
-            if self.chunk is None:
+            if self.chunk == 0:
                 return self._whole(network, views, names, theta, differentiate)
             return self._in_chunks(network, views, names, theta, differentiate)
 
@@ -178,7 +178,6 @@ class Episodic(Method):
 
         The gradient by θ of the sum of (slope · logits), the slope held fixed, is that of the loss.
         """
-        assert self.chunk is not None
         parts = views.split(self.chunk)
         with torch.no_grad():
             found = [network.predict(self.layout.unpack(theta), part, key) for part, key in _with_keys(parts, keys)]

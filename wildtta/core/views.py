@@ -68,18 +68,19 @@ class augmix(Views):
         statistics: mean and deviation of each channel that the images were normalised with: views are made of pixels from 0
             to 1, so the normalisation is undone first (what is beyond 0 and 1 is clipped), and done again after.
         severity: an operation's strength is drawn from U(0.1, `severity`), of 10.
+        flip: mirror every other view. Leave it out where a mirror image is of another class, as characters are.
     """
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, count: int, statistics: Statistics, severity: float = 1.0) -> None:
+    def __init__(self, count: int, statistics: Statistics, *, severity: float = 1.0, flip: bool = True) -> None:
         super().__init__()
         if count < 1:
             raise ValueError(f"there must be at least 1 view of an image, but views is {count}")
         if not 0.1 <= severity <= 10:
             raise ValueError(f"severity goes from 0.1 to 10, but is {severity}")
-        self.count, self.severity = count, severity
+        self.count, self.severity, self.flip = count, severity, flip
         self.statistics = _checked(statistics)
         for name, values in zip(("mean", "deviation"), self.statistics, strict=True):
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
@@ -96,7 +97,7 @@ class augmix(Views):
         # what is not finite has no level, and would be an index out of range
         levels = (images.float() * deviation + mean).nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).mul(255).round()
         levels = levels[:, None].expand(-1, self.count, -1, -1, -1).flatten(0, 1)
-        mixed = self._mix(_cropped(levels, own), own)
+        mixed = self._mix(_cropped(levels, own, flip=self.flip), own)
         return ((mixed / 255 - mean) / deviation).to(images.dtype).unflatten(0, (len(images), self.count))
 
     def _mix(self, clean: Tensor, keys: Tensor) -> Tensor:
@@ -117,7 +118,7 @@ class augmix(Views):
         return share * clean + (1 - share) * mix
 
     def extra_repr(self) -> str:
-        return f"count={self.count}, statistics={self.statistics}, severity={self.severity}"
+        return f"count={self.count}, statistics={self.statistics}, severity={self.severity}, flip={self.flip}"
 
 
 def _checked(statistics: Statistics) -> Statistics:
@@ -232,15 +233,15 @@ class Box(NamedTuple):
     height: Tensor
 
 
-def _cropped(levels: Tensor, keys: Tensor) -> Tensor:
-    """A crop of each image, flipped or not, as large as the image."""
-    flip = random.uniform(random.fold(keys, _FLIP)) < 0.5
+def _cropped(levels: Tensor, keys: Tensor, *, flip: bool = True) -> Tensor:
+    """A crop of each image, mirrored or not, as large as the image."""
+    mirrored = random.uniform(random.fold(keys, _FLIP)) < (0.5 if flip else 0.0)
     keys = random.fold(keys, _CROP)
     height, width = levels.shape[-2:]
     if max(height, width) <= _SMALL:
         across, down = (_drawn_below(2 * _PADDING + 1, random.uniform(keys, (2,))) - _PADDING).unbind(-1)
-        return shifted(levels, across, down, flip)
-    return resized(levels, _drawn_box(height, width, keys), flip)
+        return shifted(levels, across, down, mirrored)
+    return resized(levels, _drawn_box(height, width, keys), mirrored)
 
 
 def shifted(levels: Tensor, across: Tensor, down: Tensor, flip: Tensor) -> Tensor:
