@@ -147,7 +147,7 @@ def test_it_runs_under_autocast_in_inference_mode_and_vmapped() -> None:
 
 def test_images_of_another_size_or_with_other_channels_are_an_error_or_resized() -> None:
     model = adapter()
-    with pytest.raises(DiffusionError, match="is of images of 8 × 8 pixels, these have 12 × 12; .*resize=True"):
+    with pytest.raises(DiffusionError, match=r"is of images of 8 × 8 pixels, these have 12 × 12; .*resize=True"):
         model(images(2, size=12))
     with pytest.raises(DiffusionError, match="3 channels, these have 1"):
         model.method.restoration(torch.zeros(2, 1, 8, 8), torch.tensor(0))

@@ -98,14 +98,14 @@ def test_what_is_not_there_or_damaged_is_said(folder: Path, tmp_path: Path) -> N
         with pytest.raises(DiffusionError, match="cannot be read"):
             load(folder)
     weights.unlink()
-    with pytest.raises(DiffusionError, match="has no diffusion_pytorch_model.safetensors"):
+    with pytest.raises(DiffusionError, match=r"has no diffusion_pytorch_model\.safetensors"):
         load(folder)
     (folder / "unet" / "config.json").write_text("{")
     with pytest.raises(DiffusionError, match="not readable JSON"):
         load(folder)
     (folder / "scheduler" / "scheduler_config.json").unlink()
     (folder / "unet" / "config.json").write_text("{}")
-    with pytest.raises(DiffusionError, match="there is no scheduler/scheduler_config.json"):
+    with pytest.raises(DiffusionError, match=r"there is no scheduler/scheduler_config\.json"):
         load(folder)
 
 

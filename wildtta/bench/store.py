@@ -37,7 +37,7 @@ class Store:
         try:
             if self.folder.is_dir() and not self._is_run():
                 raise RunError(f"{self.folder} is not empty and holds no run; name another folder with --out")
-            for folder in (self.cells, self.gallery, self.sources, self.adapted):
+            for folder in (self.cells, self.gallery, self.sources):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from error
@@ -51,7 +51,7 @@ class Store:
             except (json.JSONDecodeError, UnicodeDecodeError):
                 return False
             return isinstance(content, dict) and {"format", "cells"} <= content.keys()
-        own = {self.cells, self.gallery, self.sources, self.adapted}
+        own = {self.cells, self.gallery, self.sources}
         return all(
             entry.name == ".lock" or entry.match(PARTIAL) or (entry in own and not any(entry.iterdir()))
             for entry in self.folder.iterdir()
