@@ -51,8 +51,8 @@ class Distributed(Eager):
             )
         if isinstance(method, Episodic | Restoring):
             raise ValueError(
-                "a method that keeps nothing of the images it has seen gains nothing from other processes; give each its own adapter, and "
-                "its share of the images"
+                "a method that keeps nothing of the images it has seen gains nothing from other processes; give each its own "
+                "adapter, and its share of the images"
             )
         if method.alignment is not None:
             raise ValueError(
