@@ -393,6 +393,23 @@ def test_a_stream_joins_with_its_own_and_its_variant_goes_with_it(tmp_path: Path
         assert [len(cohort.variants) for cohort in fleet._cohorts] == [1]
 
 
+def test_the_first_of_a_kind_leaves_and_the_others_stay() -> None:
+    network, rates = make("gn"), {"a": 1e-3, "b": 1e-2, "c": 3e-3}
+    fleet = wildtta.fleet(network, "tent")
+    for name, rate in rates.items():
+        fleet.join(name, lr=rate, momentum=0.0)
+    alone = Alone(lambda name: wildtta.adapt(network, "tent", lr=rates[name], momentum=0.0), list(rates))
+    alone.check(fleet, batches())
+    fleet.leave("a")
+    del alone.adapters["a"]
+    alone.check(fleet, batches([{"b": 2, "c": 2}, {"c": 1}], seed=1))
+    fleet.leave("c")
+    fleet.leave("b")
+    assert len(fleet._cohorts) == 1
+    fleet.join("d")
+    assert fleet(images(1), ["d"]).shape == (1, CLASSES)
+
+
 def test_constants_are_shared_and_large_ones_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {key: value for key, value in usual("recap", "gn").items() if key != "tau"}
     fleet = wildtta.fleet(make("gn"), "recap", streams=3, tau=0.3, each={"lam": [0.1, 0.2, 0.3]}, **options)
@@ -759,6 +776,15 @@ def test_copies_pickles_and_state_dicts(tmp_path: Path) -> None:
     less, _ = pair("recap", "gn", ["a", "b"], guard="collapse")
     with pytest.raises(ValueError, match=r"of the streams \['a', 'b', 'c'\], here they are \['a', 'b'\]"):
         less.load_state_dict(fleet.state_dict())
+    wrong = fleet.state_dict()
+    wrong["_extra_state"]["streams"][2]["state"]["stream/theta"] = torch.full((128,), torch.nan)
+    before = snapshot(again)
+    again({"a": images(1)})
+    before["a"] = state_of(again, "a")
+    with pytest.raises(ValueError, match="the state_dict of 'c': stream/theta is not finite"):
+        again.load_state_dict(wrong)
+    for name, state in before.items():
+        same_state(state_of(again, name), state)
     assert repr(fleet).startswith("Fleet(\n  method='recap', streams=3")
 
 

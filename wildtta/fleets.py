@@ -294,8 +294,7 @@ class Fleet(nn.Module):
         with torch.inference_mode(False), self._lock:
             cohort, row = self._find(stream)
             seed = int(cohort.row(row)["seed"])
-            cohort.put(row, cohort.follows(row).method.init(self.network, seed))
-            self._release(stream)
+            self._put(stream, cohort.follows(row).method.init(self.network, seed))
 
     def report(self, stream: Name) -> Report:
         """What has happened to a stream so far (reading it waits for the device)."""
@@ -340,7 +339,7 @@ class Fleet(nn.Module):
         self._find(stream)
         leaves, header = files.read(path, "adapter state")
         with self._lock:
-            self._take(stream, leaves, header, str(path))
+            self._put(stream, self._taken(stream, leaves, header, str(path)))
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the streams have learnt, as a part of `state_dict()`."""
@@ -365,12 +364,19 @@ class Fleet(nn.Module):
                     f"the state_dict is of the streams {list(found)}, here they are {list(self._where)}; "
                     "let the same streams join first"
                 )
-            for name, entry in found.items():
-                self._take(name, entry["state"], json.loads(entry["identity"]), "the state_dict")
+            taken = {
+                name: self._taken(name, entry["state"], json.loads(entry["identity"]), f"the state_dict of {name!r}")
+                for name, entry in found.items()
+            }
+            for name, state in taken.items():
+                self._put(name, state)
 
-    def _take(self, stream: Name, leaves: dict[str, Tensor], found: dict[str, Any], origin: str) -> None:
+    def _taken(self, stream: Name, leaves: dict[str, Tensor], found: dict[str, Any], origin: str) -> State:
+        return take(leaves, found, self._identity(stream), self._state(stream), origin)
+
+    def _put(self, stream: Name, state: State) -> None:
         cohort, row = self._find(stream)
-        cohort.put(row, take(leaves, found, self._identity(stream), cohort.row(row), origin))
+        cohort.put(row, state)
         self._release(stream)
 
     def _identity(self, stream: Name) -> dict[str, Any]:
