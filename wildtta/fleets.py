@@ -119,6 +119,11 @@ class Fleet(nn.Module):
                 "the network has BatchNorm layers, which mix the images of a batch, so streams in one batch would not be "
                 "independent; make an adapter for each stream with wildtta.adapt, or use a network with GroupNorm or LayerNorm"
             )
+        if runner == "distributed":
+            raise ValueError(
+                "the distributed runner spreads one stream over processes; give each process a fleet of its own streams, with "
+                'the runner "eager" or "captured"'
+            )
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk must be at least 1 stream, but is {chunk}")
         self.network = network
