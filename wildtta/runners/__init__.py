@@ -6,10 +6,11 @@ from wildtta.core.method import Method
 from wildtta.network import Network
 from wildtta.runners.captured import Captured
 from wildtta.runners.eager import Eager
+from wildtta.runners.sparing import Sparing
 
-__all__ = ["Captured", "Eager", "make_runner"]
+__all__ = ["Captured", "Eager", "Sparing", "make_runner"]
 
-_RUNNERS: dict[str, type[Eager]] = {"eager": Eager, "captured": Captured}
+_RUNNERS: dict[str, type[Eager]] = {"eager": Eager, "sparing": Sparing, "captured": Captured}
 
 
 def make_runner(name: str, method: Method, network: Network) -> Eager:
