@@ -48,26 +48,34 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return forced
 
 
+FEWER: dict[str, dict[str, float]] = {"recap": {"threshold": 0.9}}
+
+
 def pair(method: str, kind: str, **others: object) -> list[wildtta.Adapter]:
+    others = FEWER.get(method, {}) | others
     return [adapter(method, kind, runner=runner, **others) for runner in ("eager", "sparing")]
 
 
-def check(plain: wildtta.Adapter, spare: wildtta.Adapter, batch: Tensor) -> None:
-    torch.testing.assert_close(spare(batch), plain(batch), rtol=0, atol=1e-5)
+def check(plain: wildtta.Adapter, spare: wildtta.Adapter, batch: Tensor, tolerance: float = 1e-5) -> None:
+    """Logits within 1e-5 (of the largest, where that is above 1: float32 has no more digits), and the same selection."""
+    expected = plain(batch)
+    scale = expected.nan_to_num(0.0).abs().amax().clamp(min=1).item()
+    torch.testing.assert_close(spare(batch), expected, rtol=0, atol=tolerance * scale, equal_nan=True)
     assert torch.equal(spare.outcome.mask, plain.outcome.mask)
     for name in ("loss", "objective", "probabilities", "learned", "finite"):
-        torch.testing.assert_close(getattr(spare.outcome, name), getattr(plain.outcome, name), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            getattr(spare.outcome, name), getattr(plain.outcome, name), rtol=1e-4, atol=1e-5, equal_nan=True
+        )
 
 
 def leaves(model: wildtta.Adapter) -> dict[str, Tensor]:
     return tree.flatten(model.state)
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["gn", "ln"])
 @pytest.mark.parametrize("method", METHODS)
-def test_it_equals_the_plain_runner(method: str, kind: str, way: str, choose: Callable[[str], None]) -> None:
-    choose(way)
+def test_it_equals_the_plain_runner(method: str, kind: str, choose: Callable[[str], None]) -> None:
+    choose("in turn")
     plain, spare = pair(method, kind, guard="collapse")
     for step in range(STEPS):
         check(plain, spare, images(3 if step % 7 == 6 else 8, step))
@@ -76,13 +84,22 @@ def test_it_equals_the_plain_runner(method: str, kind: str, way: str, choose: Ca
     assert spare.report.updates == plain.report.updates
     if method not in ("source", "tent"):
         assert 0 < plain.report.selected < plain.report.seen
-        costs = spare.runner.costs.values()
-        assert all((cost.whole > 0) == (way != "part") for cost in costs)
-        assert sum(cost.part for cost in costs) > 0 or way == "whole"
+        assert sum(cost.part for cost in spare.runner.costs.values()) > 3
+        assert sum(cost.whole for cost in spare.runner.costs.values()) > 3
 
 
 @pytest.mark.parametrize("kind", ["gn", "ln"])
 @pytest.mark.parametrize("method", METHODS)
+def test_in_float64_it_is_the_same_but_for_the_last_digits(
+    method: str, kind: str, choose: Callable[[str], None]
+) -> None:
+    choose("part")
+    plain, spare = pair(method, kind, dtype=torch.float64)
+    for step in range(6):
+        check(plain, spare, images(8, step, torch.float64), 1e-11)
+
+
+@pytest.mark.parametrize(("method", "kind"), [("recap", "gn"), ("sar", "ln"), ("deyo", "gn")])
 def test_it_equals_the_plain_runner_with_what_it_measures(method: str, kind: str) -> None:
     plain, spare = pair(method, kind)
     for step in range(STEPS):
@@ -96,7 +113,7 @@ def test_a_network_that_mixes_images_takes_the_plain_way_to_the_bit(method: str)
         assert torch.equal(spare(images(8, step)), plain(images(8, step)))
     for name, leaf in leaves(plain).items():
         assert torch.equal(leaves(spare)[name].nan_to_num(7.0), leaf.nan_to_num(7.0)), name
-    assert "BatchNorm" in spare.runner.reason or method == "source"
+    assert ("learns nothing" if method == "source" else "BatchNorm") in spare.runner.reason
 
 
 @pytest.mark.parametrize("way", ["whole", "part"])
@@ -140,11 +157,13 @@ def test_what_is_forwarded(kind: str, choose: Callable[[str], None]) -> None:
     """Images through the network: all once; then, with a gradient, those that are selected."""
     choose("part")
     for method, evaluations in {"recap": 1, "sar": 2, "deyo": 1}.items():
-        spare = adapter(method, kind, runner="sparing")
+        spare = pair(method, kind)[1]
         spare(images(8, 0))
         seen: list[tuple[int, bool]] = []
         layer = spare.network.module.get_submodule(spare.network.head_name)
-        handle = layer.register_forward_hook(lambda _, inputs, out, seen=seen: seen.append((len(out), out.requires_grad)))
+        handle = layer.register_forward_hook(
+            lambda _, inputs, out, seen=seen: seen.append((len(out), out.requires_grad))
+        )
         spare(images(8, 1))
         handle.remove()
         taught = [count for count, gradient in seen if gradient]
@@ -188,25 +207,24 @@ def test_a_network_that_mixes_images_in_its_own_way_is_found_out(choose: Callabl
     network = Centred()
     options = settings("eta", network, margin=0.75)
     plain, spare = (wildtta.adapt(network, "eta", runner=runner, **options) for runner in ("eager", "sparing"))
-    with pytest.warns(UserWarning, match="depends on the others"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for step in range(4):
             assert torch.equal(spare(images(8, step)), plain(images(8, step)))
+    assert ["depends on the others" in str(warning.message) for warning in caught] == [True]
     assert 0 < plain.report.selected < plain.report.seen
     assert torch.equal(spare.state["stream"]["theta"], plain.state["stream"]["theta"])
 
 
-@pytest.mark.parametrize("way", ["whole", "part"])
-@pytest.mark.parametrize("method", ["recap", "sar", "eata"])
-def test_images_that_are_not_finite_are_judged_as_always(
-    method: str, way: str, choose: Callable[[str], None]
-) -> None:
+@pytest.mark.parametrize(("method", "way"), [("recap", "part"), ("sar", "whole"), ("sar", "part"), ("eata", "part")])
+def test_images_that_are_not_finite_are_judged_as_always(method: str, way: str, choose: Callable[[str], None]) -> None:
     choose(way)
     plain, spare = pair(method, "gn", guard=go_back_on_collapse(window=16))
     for step in range(6):
         batch = images(8, step)
         if step == 3:
             batch[2] = torch.nan
-        check(plain, spare, batch) if step != 3 else (plain(batch), spare(batch))
+        check(plain, spare, batch)
     assert spare.report.skipped == plain.report.skipped == 1
 
 
@@ -257,7 +275,7 @@ def costs(images: int = 64, share: float = 1.0, **seconds: float) -> Costs:
     found = Costs(images)
     for _ in range(3):
         for name, value in seconds.items():
-            found.taught(0.0, value, images // 2) if name == "teach" else found.note(name, 0.0, value)
+            found.note(name, 0.0, value, images // 2 if name == "teach" else 0)
     found.settle(images)
     found.expected = share * images
     return found
@@ -291,10 +309,10 @@ def test_what_was_not_measured_is_tried() -> None:
 
 def test_a_slow_first_time_is_forgiven() -> None:
     found = costs(share=0.5, build=5.0, back=7.0, look=4.5)
-    found.taught(0.0, 60.0, 32)
+    found.note("teach", 0.0, 60.0, 32)
     found.settle(32)
     assert found.whole_is_cheaper(32)
-    found.taught(0.0, 6.0, 32)
+    found.note("teach", 0.0, 6.0, 32)
     found.settle(32)
     assert not found.whole_is_cheaper(32)
 
@@ -308,3 +326,12 @@ def test_without_a_choice_to_make_there_is_no_warning() -> None:
     assert isinstance(spare.runner, Sparing)
     assert everything().by_image
     assert all(cost.part == 0 for cost in spare.runner.costs.values())
+
+
+def test_auto_spares_on_a_cpu() -> None:
+    plain, auto = (adapter("recap", "gn", threshold=0.9, runner=runner) for runner in ("eager", "auto"))
+    for step in range(6):
+        check(plain, auto, images(8, step))
+    assert [sum(cost.whole + cost.part for cost in auto.runner.sparing.costs.values())] == [6]
+    auto.double()
+    assert not auto.runner.sparing.costs

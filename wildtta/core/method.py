@@ -39,7 +39,9 @@ class Batch(NamedTuple):
     images: Tensor
     keys: Tensor  # one an image, for parts that draw random numbers
     within: Tensor | None = None  # the images that may be selected; None: all
-    weights: Tensor | None = None  # given where the selection has been made: all of these images teach, with these weights
+    weights: Tensor | None = (
+        None  # given where the selection has been made: all of these images teach, with these weights
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,16 +47,16 @@ class Costs:
             name: deque(maxlen=_RECENT) for name in ("look", "build", "back", "teach")
         }
         self._taught: deque[int] = deque(maxlen=_RECENT)
-        self._pending: list[tuple[str, Any, Any]] = []
+        self._pending: list[tuple[str, Any, Any, int]] = []
 
     # -- choices -------------------------------------------------------------------------------------------------------
 
     def build_first(self) -> bool:
         """Whether the first forward should keep what a backward over all needs."""
-        if len(self._seconds["back"]) < 2:  # the first of all is never a fair one
+        if len(self._seconds["build"]) < 2:  # the first of all is never a fair one
             return True
         selected = round(self.expected)
-        whole = self._least("build") + (min(self._least("back"), self._teaching(selected)) if selected else 0.0)
+        whole = self._least("build") + min(self._least("back", "build"), self._teaching(selected))
         return whole < self._least("look", "build") + self._teaching(selected)
 
     def whole_is_cheaper(self, selected: int) -> bool:
@@ -68,7 +68,9 @@ class Costs:
 
     def _teaching(self, selected: int) -> float:
         """Forward and backward of so many images: on the line through what they take for all, and for the few of late."""
-        every = self._least("build") + self._least("back")
+        if selected == 0:
+            return 0.0
+        every = self._least("build") + self._least("back", "build")
         few = sum(self._taught) / len(self._taught) if self._taught else 0.0
         if few in (0, self.images):
             return every * selected / self.images
@@ -77,17 +79,16 @@ class Costs:
 
     # -- what happened -------------------------------------------------------------------------------------------------
 
-    def note(self, name: str, start: Any, stop: Any) -> None:
-        self._pending.append((name, start, stop))
-
-    def taught(self, start: Any, stop: Any, selected: int) -> None:
-        self._taught.append(selected)
-        self.note("teach", start, stop)
+    def note(self, name: str, start: Any, stop: Any, selected: int = 0) -> None:
+        """A pass of this name took from one mark to another; "teach" says of how many images."""
+        self._pending.append((name, start, stop, selected))
 
     def settle(self, selected: int) -> None:
         """Called where the host has waited for the device anyway: all earlier marks are in the past."""
-        for name, start, stop in self._pending:
+        for name, start, stop, taught in self._pending:
             self._seconds[name].append(_between(start, stop))
+            if taught:
+                self._taught.append(taught)
         self._pending.clear()
         self.expected += _FOLLOW * (selected - self.expected)
 

@@ -110,9 +110,9 @@ class _Step:
             return gradient, rest
         del value
         gradient, again = differentiate(loss.on(self._chosen(loss.batch, rest["weights"])), theta)
-        costs.taught(start, mark(device), selected)
+        costs.note("teach", start, mark(device), selected)
         costs.part += 1
-        if not self.runner.compare(self._of(rest["logits"]), again["logits"]):
+        if self.places is not None and not self.runner.compare(self._of(rest["logits"]), again["logits"]):
             self.places = None
             return differentiate(loss, theta)
         return gradient, rest
