@@ -18,7 +18,7 @@ from wildtta.core.method import Batch, Loss, Method
 from wildtta.core.tree import State
 from wildtta.network import Network
 from wildtta.runners.costs import Costs, mark
-from wildtta.runners.eager import Eager, differentiate
+from wildtta.runners.eager import Eager, differentiate, kind_of
 from wildtta.runners.together import mixes_images
 
 __all__ = ["Sparing"]
@@ -48,9 +48,7 @@ class Sparing(Eager):
         return self.method.step(self.network, state, images, _Step(self, self._costs(images)))
 
     def _costs(self, images: Tensor) -> Costs:
-        device = images.device.type
-        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        kind = (tuple(images.shape), images.stride(), images.dtype, autocast)
+        kind = kind_of(images)
         if kind not in self.costs:
             self.costs[kind] = Costs(len(images))
         return self.costs[kind]
