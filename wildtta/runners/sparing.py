@@ -156,6 +156,8 @@ def _is_channels_last(values: Tensor) -> bool:
 
 
 def _obstacle(method: Method, network: Network) -> str | None:
+    if not isinstance(method, Method):
+        return "several streams in one step have one shape, whatever each of them selects"
     if method.update is None:
         return "the method learns nothing"
     if mixes_images(network):
