@@ -28,7 +28,7 @@ def prediction(logits: Tensor) -> Prediction:
     return Prediction(logits, logits, logits, torch.arange(len(logits)), lambda _: prediction(logits))
 
 
-def losses(device: str, classes: int = 1000, features: int = 2048, batch: int = 64) -> None:
+def losses(device: str, classes: int = 1000, features: int = 2048, batch: int = 64) -> dict[str, float]:
     torch.manual_seed(0)
     weight = 0.03 * torch.randn(classes, features, device=device)
     variance = 0.06 * torch.ones(features, device=device)
@@ -54,6 +54,7 @@ def losses(device: str, classes: int = 1000, features: int = 2048, batch: int = 
         print(f"| {name} | {middle:.2f} ({low:.2f} to {high:.2f}) | {memory[name]:.1f} | {over:+.1f} |")
     together = memory["region confidence"] - memory["entropy"] + constants
     print(f"Constants kept for the run: {constants:.1f} MiB; with them, {together:.1f} over entropy.")
+    return {name: middle for name, (_, middle, _) in times.items()} | {"mib_over_entropy": together}
 
 
 def wide(classes: int = 21_841, features: int = 768, batch: int = 64) -> None:
@@ -74,7 +75,7 @@ def wide(classes: int = 21_841, features: int = 768, batch: int = 64) -> None:
     print(f"largest resident size of the process {peak / 1024:.2f} GiB ({before / 1024:.2f} GiB before)")
 
 
-def step(device: str, side: int, batch: int, rounds: int, small_stem: bool) -> None:
+def step(device: str, side: int, batch: int, rounds: int, small_stem: bool) -> dict[str, float]:
     import timm
 
     torch.manual_seed(0)
@@ -100,6 +101,7 @@ def step(device: str, side: int, batch: int, rounds: int, small_stem: bool) -> N
     print("| method | ms (quartiles) | ÷ tent |\n| --- | --- | --- |")
     for name, (low, middle, high) in times.items():
         print(f"| {name} | {middle:.1f} ({low:.1f} to {high:.1f}) | {middle / times['tent'][1]:.3f} |")
+    return {name: middle for name, (_, middle, _) in times.items()}
 
 
 def main() -> None:

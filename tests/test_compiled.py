@@ -57,7 +57,10 @@ def compare(eager: wildtta.Adapter, compiled: wildtta.Adapter) -> None:
 
 
 @compiler
-@pytest.mark.parametrize(("method", "norm"), [("recap", nn.GroupNorm(2, 8)), ("deyo", nn.LayerNorm(8))])
+@pytest.mark.parametrize(
+    ("method", "norm"),
+    [("recap", nn.GroupNorm(2, 8)), pytest.param("deyo", nn.LayerNorm(8), marks=pytest.mark.slow)],
+)
 def test_compiled_equals_eager_on_the_smallest_networks(method: str, norm: nn.Module) -> None:
     torch.manual_seed(0)
     network = Small(norm)
