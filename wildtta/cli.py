@@ -339,6 +339,94 @@ def check(
     console.print("\nready to run")
 
 
+@app.command()
+def speed(
+    models: Annotated[
+        str, typer.Option(help="As for bench; timm's and torchvision's are made with random weights.")
+    ] = "glyph-resnet",
+    batch: Annotated[str, typer.Option(help="Images a step.")] = "1,64",
+    size: Annotated[int | None, typer.Option(help="Pixels a side, instead of the model's own.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
+    methods: Annotated[str | None, typer.Option(help="All of them if left out.")] = None,
+    runners: Annotated[str | None, typer.Option(help="eager, sparing, captured, compiled, auto.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each takes its turn.")] = 9,
+    threads: Annotated[int | None, typer.Option(help="On a CPU.")] = None,
+    share: Annotated[str, typer.Option(help="Of the images that teach; `own`: what each method selects.")] = "1.0",
+    reference: Annotated[bool, typer.Option(help="Plain loops in the style of research code, too.")] = False,
+    grow: Annotated[str | None, typer.Option(help="How cost grows with classes, batch or streams, instead.")] = None,
+    values: Annotated[str | None, typer.Option(help="At which numbers of them.")] = None,
+    memory: Annotated[bool, typer.Option(help="Measure peak memory.")] = True,
+    channels_last: Annotated[bool, typer.Option(help="Images and networks in channels-last layout.")] = False,
+    small_stem: Annotated[bool, typer.Option(help="Leave out the first pooling, as for images of 64 pixels.")] = False,
+    until: Annotated[float, typer.Option(help="Begin no round of a table after so many seconds.")] = 0.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write the table to this file.")] = None,
+) -> None:
+    """What a step costs: passes through the network, what else is computed, time and memory of methods × runners.
+
+    All take turns within one run, next to the plain Tent loop; a ratio is the median of the ratios within rounds.
+
+    - `wildtta speed --models timm:resnet50_gn --batch 1,64 --device cuda --precision float32,bf16 --reference`
+    - `wildtta speed --models timm:resnet50_gn --grow batch --device cuda --json batch.json`
+    """
+    import json
+
+    from wildtta.bench import speed as measuring
+    from wildtta.bench import speed_table
+
+    with _clear_errors():
+        try:
+            part = None if share == "own" else float(share)
+        except ValueError:
+            raise ConfigError(f"--share takes a number from 0 to 1, or own, but {share!r} was given") from None
+        with _asked_for():
+            options = measuring.Speed(
+                models=_list(models),
+                batches=[_whole("batch", item) for item in _list(batch)],
+                size=size,
+                device=device,
+                precisions=_list(precision),
+                methods=_list(methods) if methods else None,
+                runners=_list(runners) if runners else None,
+                rounds=rounds,
+                threads=threads,
+                share=part,
+                reference=reference,
+                memory=memory,
+                channels_last=channels_last,
+                small_stem=small_stem,
+                until=until,
+            )
+            numbers = [_whole("values", item) for item in _list(values)] if values else None
+            with console.status("") as status:
+                say = lambda text: status.update(escape(text))  # noqa: E731
+                result = measuring.grow(options, grow, numbers, say) if grow else measuring.measure(options, say)
+    header, rows = speed_table.columns(result)
+    table = Table(*header, box=None, header_style="bold")
+    for cells in rows:
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    for line in speed_table.bends(result) if grow else []:
+        console.print(line, highlight=False)
+    busy = f"; {result['load'][0]} processes were running before" if result["load"][0] else ""
+    console.print(f"\n{result['machine']}, {result['threads']} threads, torch {result['torch']}{busy}", highlight=False)
+    for path, text in ((json_file, json.dumps(result, indent=1)), (markdown_file, speed_table.markdown(result))):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+
+
+@contextmanager
+def _asked_for() -> Iterator[None]:
+    from wildtta.bench.speed import SpeedError
+
+    try:
+        yield
+    except SpeedError as error:
+        _fail(str(error))
+
+
 # -- running and reporting ---------------------------------------------------------------------------------------------
 
 
