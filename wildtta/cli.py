@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wildtta.bench import Config, Listener, preflight, run
-from wildtta.bench.config import ConfigError, read_toml
+from wildtta.bench.config import ConfigError, _known, read_toml
 from wildtta.bench.crew import muster
 from wildtta.bench.engine import check_device
 
@@ -309,6 +309,46 @@ def report(
 
 
 @app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="One study, several with commas, or all; `list` tells what there is.")],
+    out: Out = Path("runs/studies"),
+    models: Models = None,
+    data: Annotated[str | None, typer.Option(help="glyphs, or LAYOUT:PATH.")] = None,
+    kinds: Kinds = None,
+    severity: Annotated[int | None, typer.Option(help="1 to 5.")] = None,
+    images: Annotated[int | None, typer.Option(help="At most so many of each corruption.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Of the order of images and the methods' random numbers.")] = None,
+    lr: Annotated[str | None, typer.Option(help="Of all methods, × the published one: x3.")] = None,
+    rates: Annotated[str | None, typer.Option(help="OUT/tune/rates.json: each method's own learning rate.")] = None,
+    scale: Annotated[str | None, typer.Option(help="small (as on the glyphs) or full.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The same as --scale small.")] = False,
+    calibration: Annotated[int | None, typer.Option(help="How many source images Σ is estimated on.")] = None,
+    weights: Weights = None,
+    statistics: Statistics = None,
+    source: Source = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
+    threads: Annotated[int | None, typer.Option(help="On a CPU.")] = None,
+    together: Annotated[int | None, typer.Option(help="Streams side by side in a batch, on a GPU.")] = None,
+    until: Annotated[float | None, typer.Option(help="Begin nothing more after so many seconds.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only write the files.")] = False,
+) -> None:
+    """Run one of the paper's studies: figures, a table, and a section of a page.
+
+    On the embedded glyphs if nothing else is said, in a minute or two each. Stop it whenever you like; the same command goes on
+    where it stopped. With `--out RUN/studies`, `wildtta report RUN` shows the studies, too.
+
+    - `wildtta study list` · `wildtta study bounds` · `wildtta study all --out runs/studies`
+    - `wildtta study tune --models timm:resnet50_gn --data imagenet-c:/data/imagenet-c --device cuda`
+    """
+    given = locals()
+    names = ("data", "severity", "images", "lr", "rates", "scale", "calibration", "weights", "statistics", "source", "device",
+             "precision", "threads", "together")  # fmt: skip
+    with _clear_errors():
+        _study(name, out, {key: given[key] for key in names}, models, kinds, seeds, quick, until, quiet)
+
+
+@app.command()
 def check(
     config: ConfigFile = None,
     models: Models = None,
@@ -451,6 +491,58 @@ def _run(config: Config, out: Path, *, tables: bool = True) -> None:
         raise typer.Exit(FAILED)
 
 
+def _study(
+    name: str,
+    out: Path,
+    flags: dict[str, Any],
+    models: str | None,
+    kinds: str | None,
+    seeds: str | None,
+    quick: bool,
+    until: float | None,
+    quiet: bool,
+) -> None:
+    import time
+
+    from wildtta.studies import STUDIES, Bench, Choice, TimeOverError, read_summary, run_studies
+
+    if name == "list":
+        table = Table("study", "what it asks", box=None, header_style="bold")
+        for key, found in STUDIES.items():
+            table.add_row(key, found.asks)
+        console.print(table)
+        return
+    names = list(STUDIES) if name == "all" else _list(name)
+    for each in names:
+        _known(each, [*STUDIES, "all", "list"], "study")
+    given = {key: value for key, value in flags.items() if value is not None}
+    given |= {key: _list(value) for key, value in (("models", models), ("kinds", kinds)) if value is not None}
+    if seeds is not None:
+        given["seeds"] = [_whole("seeds", item) for item in _list(seeds)]
+    if quick:
+        given["scale"] = "small"
+    bars = _StudyBars()
+    deadline = float("inf") if until is None else time.monotonic() + until
+    bench = Bench(Choice(**given), out, bars, deadline)
+    with _stoppable(out), bars:
+        try:
+            page = run_studies(names, bench)
+        except TimeOverError:
+            _fail(f"the time is over; what is done is kept in {out}, and the same command goes on from there")
+    for each in names:
+        summary = read_summary(out / each)
+        assert summary is not None
+        console.print(f"\n[bold]{escape(STUDIES[each].title)}[/]", highlight=False)
+        for point in STUDIES[each].findings(summary):
+            console.print(f"- {escape(point)}", soft_wrap=True, highlight=False)
+        if not quiet:
+            for grid in STUDIES[each].tables(summary):
+                console.print(grid)
+    console.print(f"\nThe page with all studies: [bold]{escape(str(page))}[/]", soft_wrap=True, highlight=False)
+    if bench.failures:
+        raise typer.Exit(FAILED)
+
+
 def _report(run: Path, *, tables: bool) -> None:
     from wildtta.report import headline, load_run, write_report
     from wildtta.report import tables as tables_of
@@ -475,6 +567,35 @@ def _progress() -> Progress:
         console=errors,
         transient=True,
     )
+
+
+class _StudyBars:
+    """How far the runs are that a study has asked for."""
+
+    def __init__(self) -> None:
+        self.bars = _progress()
+        self.task: Any = None
+
+    def __enter__(self) -> _StudyBars:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.bars.stop()
+
+    def begin(self, what: str, runs: int) -> None:
+        if self.task is not None:
+            self.bars.remove_task(self.task)
+        self.task = self.bars.add_task(what, total=runs, note="")
+
+    def progress(self, text: str) -> None:
+        self.bars.update(self.task, note=text)
+
+    def done(self, runs: int) -> None:
+        self.bars.advance(self.task, runs)
+
+    def failed(self, what: str, reason: str) -> None:
+        errors.print(f"[bold red]failed:[/] {escape(what)}: {escape(reason)}", soft_wrap=True, highlight=False)
 
 
 class _Bars(Listener):
