@@ -86,9 +86,7 @@ def test_a_state_is_an_adapters_state(client: Client, tmp_path) -> None:
     stream.predict(glyphs()[:8])
     path = tmp_path / "state.safetensors"
     path.write_bytes(stream.state())
-    adapter = wildtta.adapt(
-        opened().network, "recap", guard="collapse", seed=3, region=opened().source["region"]
-    )
+    adapter = wildtta.adapt(opened().network, "recap", guard="collapse", seed=3, region=opened().source["region"])
     adapter.load(path)
     assert adapter.report.seen == 8
     adapter.save(path)
@@ -105,7 +103,14 @@ def test_deleted_streams_are_gone(client: Client) -> None:
 def test_one_token_one_stream(client: Client) -> None:
     """A token of another stream, a wrong one, none, and a stream that does not exist: the same answer to all."""
     mine, theirs = client.make("tent"), client.make("tent")
-    paths = [("GET", ""), ("DELETE", ""), ("POST", "/predict"), ("POST", "/reset"), ("GET", "/state"), ("PUT", "/state")]
+    paths = [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("POST", "/predict"),
+        ("POST", "/reset"),
+        ("GET", "/state"),
+        ("PUT", "/state"),
+    ]
     for verb, what in paths:
         answers = []
         for id in (theirs.id, "0" * 16, "nothing"):
