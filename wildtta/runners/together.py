@@ -1,15 +1,22 @@
 """One step of several streams at once: the pure step, vmapped over a leading axis of state and images.
 
-The backbone is shared, and only what a stream owns has the axis: its parameters θ and its state. Since the networks that are
-let in do not mix images, each stream gets the numbers it would get alone, up to the order in which a kernel adds.
+The backbone is shared, and only what a stream owns has the axis: its parameters θ, its state and, where streams differ in them,
+its hyper-parameters. Since the networks that are let in do not mix images, each stream gets the numbers it would get alone, up
+to the order in which a kernel adds.
+
+Losses, selections, updates and guards are vmapped as they are; the network runs as one plain batch where that gives the same
+(see `wildtta.runners.flat`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -18,8 +25,14 @@ from wildtta.core.guards import Outcome
 from wildtta.core.method import Differentiate, Method
 from wildtta.core.tree import State
 from wildtta.network import Network
+from wildtta.runners.flat import Flat, beneath, fits
+from wildtta.runners.settings import swapped
 
-__all__ = ["Together", "mixes_images"]
+__all__ = ["Together", "mixes_images", "pick", "stack"]
+
+_Result = TypeVar("_Result")
+SETTINGS = "settings"
+"""Where a state keeps hyper-parameters of the streams' own, if they have any."""
 
 
 class Together:
@@ -27,6 +40,7 @@ class Together:
 
     def __init__(self, method: Method) -> None:
         self.method = method
+        self._flat: dict[Any, bool] = {}
 
     def init(self, network: Network, seeds: Sequence[int]) -> State:
         """The first state of each stream."""
@@ -35,23 +49,71 @@ class Together:
     def step(
         self, network: Network, state: State, images: Tensor, differentiate: Differentiate | None = None
     ) -> tuple[State, Outcome]:
-        """One step of every stream (streams × batch × channels × height × width); differentiating is done by vmap's own means."""
+        """One step of every stream (streams × batch × channels × height × width); gradients are taken beneath vmap."""
 
-        def one(state: State, images: Tensor) -> tuple[State, Outcome]:
+        def one(network: Network, state: State, images: Tensor) -> tuple[State, Outcome]:
             return self.method.step(network, state, images, _differentiate)
 
-        # the fused attention kernels have no rule for a vmapped backward pass, nor nn.MultiheadAttention's any rule at all
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
+        following, outcome = self._vmapped(one, network, state, images)
+        return following | {name: state[name] for name in (SETTINGS,) if name in state}, outcome
+
+    def predict(self, network: Network, state: State, images: Tensor) -> Tensor:
+        """The logits of every stream; nothing is learned."""
+        return self._vmapped(self.method.predict, network, state, images)
+
+    def _vmapped(
+        self, one: Callable[[Network, State, Tensor], _Result], network: Network, state: State, images: Tensor
+    ) -> _Result:
+        flat = self._is_flat(network, images)
+        view = Flat(network) if flat else network
+
+        def with_settings(state: State, images: Tensor) -> _Result:
+            with swapped(self.method, state.get(SETTINGS, {})):
+                return one(view, {name: part for name, part in state.items() if name != SETTINGS}, images)
+
+        with _plain_attention(everywhere=not flat):
+            return vmap(with_settings)(state, images)
+
+    def _is_flat(self, network: Network, images: Tensor) -> bool:
+        if self.method.alignment is not None:
+            return False
+        kind = (images.shape[2:], images.dtype, images.device)
+        if kind not in self._flat:
+            with _plain_attention(everywhere=False):
+                self._flat[kind] = fits(network, self.method.layout, *kind[:2])
+        return self._flat[kind]
+
+
+def _differentiate(loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Tensor) -> tuple[Tensor, State]:
+    """The gradients of all streams' losses by one plain backward pass: a loss depends on its own stream's θ alone."""
+
+    def leaf(_: int, theta: Tensor) -> tuple[Tensor]:
+        return (theta.detach().requires_grad_(),)
+
+    def gradient(_: int, loss: Tensor, theta: Tensor) -> tuple[Tensor, ...]:
+        if not loss.requires_grad:
+            raise ValueError("no parameter that adapts reaches the logits; name others with layers=…")
+        return torch.autograd.grad(loss.sum(), theta)
+
+    with torch.enable_grad():
+        (theta,) = beneath(leaf, theta)
+        loss, rest = loss_of(theta)
+        return beneath(gradient, loss, theta)[0], rest
+
+
+@contextmanager
+def _plain_attention(*, everywhere: bool) -> Iterator[None]:
+    """Without what knows nothing of streams: nn.MultiheadAttention's fast path and, under vmap, the fused attention kernels."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        if everywhere:
             with sdpa_kernel(SDPBackend.MATH):
-                return torch.func.vmap(one)(state, images)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _differentiate(loss_of: object, theta: Tensor) -> tuple[Tensor, State]:
-    return torch.func.grad(loss_of, has_aux=True)(theta)  # type: ignore[arg-type]
+                yield
+        else:
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def mixes_images(module: torch.nn.Module) -> bool:
