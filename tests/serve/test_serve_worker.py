@@ -151,7 +151,7 @@ def test_memory_for_bodies_is_bounded() -> None:
 
 def test_a_body_that_does_not_come_ends() -> None:
     async def main() -> None:
-        async with _running(timeout_s=0.2) as (http, make, service):
+        async with _running(timeout_s=0.2) as (http, _make, service):
             made = (await http.post("/v1/streams", json={"method": "tent"}, headers=bearer(KEY))).json()
 
             async def slowly() -> AsyncIterator[bytes]:
@@ -173,14 +173,14 @@ def test_a_step_that_fails_costs_only_its_own_stream() -> None:
             asks = [await make() for _ in range(3)]
             bad = list(service.records)[1]
             held = _Held(service)
-            slow = service.engine.step
+            take = service.engine._step
 
-            def failing(images: Any, **named: Any) -> Any:
+            def failing(group: Any, images: Any, *given: Any) -> Any:
                 if bad in images:
                     raise RuntimeError("out of memory")
-                return slow(images, **named)
+                return take(group, images, *given)
 
-            service.engine.step = failing
+            service.engine._step = failing
             tasks = [asyncio.create_task(asks[0](0))]
             await asyncio.to_thread(held.entered.wait)
             tasks += [asyncio.create_task(ask(0)) for ask in asks]
@@ -193,6 +193,7 @@ def test_a_step_that_fails_costs_only_its_own_stream() -> None:
                 "out of memory",
                 200,
             ]
+            assert [record.seen for record in service.records.values()] == [2, 0, 1]
 
     asyncio.run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wildtta import files
+from wildtta.fleets import Fleet, fleet
 from wildtta.recipes import recipe
-from wildtta.serve._standin import Fleet
-from wildtta.serve._standin import fleet as make_fleet
+from wildtta.runners.together import mixes_images
+from wildtta.serve.alone import Alone
 from wildtta.serve.opening import Opened
 from wildtta.serve.problems import Problem
 from wildtta.serve.records import Record
 
 __all__ = ["Engine", "Step"]
 
+_log = logging.getLogger("wildtta.serve")
 _MEMORY = Path("/dev/shm")
 
 
@@ -48,8 +51,8 @@ class Engine:
 
     def __init__(self, opened: Opened) -> None:
         self.opened = opened
-        self._fleets: dict[tuple[str, str], Fleet] = {}
-        self._of: dict[str, Fleet] = {}
+        self._fleets: dict[tuple[str, str], Fleet | Alone] = {}
+        self._of: dict[str, Fleet | Alone] = {}
 
     # -- who is there --------------------------------------------------------------------------------------------------
 
@@ -62,13 +65,13 @@ class Engine:
     def join(self, record: Record) -> None:
         """Begin a stream afresh. Raises a problem where its hyper-parameters cannot be had."""
         try:
-            fleet = self._fleet(record.method, record.guard)
-            fleet.join(record.id, seed=record.seed, **record.hyperparameters)
+            group = self._fleet(record.method, record.guard)
+            group.join(record.id, seed=record.seed, **record.hyperparameters)
         except (ValueError, TypeError) as error:
             raise Problem(
                 422, f"such a stream cannot be had: {error}", f"see `wildtta methods {record.method}`"
             ) from error
-        self._of[record.id] = fleet
+        self._of[record.id] = group
 
     def leave(self, id: str) -> None:
         if id in self._of:
@@ -77,33 +80,49 @@ class Engine:
     def reset(self, id: str) -> None:
         self._of[id].reset(id)
 
-    def _fleet(self, method: str, guard: str) -> Fleet:
+    def _fleet(self, method: str, guard: str) -> Fleet | Alone:
         if (method, guard) not in self._fleets:
             needed = {name: self.opened.source[name] for name in recipe(method).required}
+            make = Alone if mixes_images(self.opened.network) else fleet
             named = None if guard == "none" else guard
-            self._fleets[method, guard] = make_fleet(self.opened.network, method, streams=[], guard=named, **needed)
+            self._fleets[method, guard] = make(self.opened.network, method, guard=named, **needed)
         return self._fleets[method, guard]
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def step(self, images: dict[str, Tensor], *, learn: bool, top: int) -> dict[str, Step]:
-        """Predict for some streams, and let them learn. Images are as the decoder gives them."""
+    def step(self, images: dict[str, Tensor], *, learn: bool, top: int) -> dict[str, Step | Exception]:
+        """Predict for some streams, and let them learn. Images are as the decoder gives them.
+
+        What goes wrong with one stream is its own result; the others have taken their step.
+        """
         prepared = self._prepared(images)
-        found: dict[str, Step] = {}
-        for fleet in self._fleets.values():
-            here = {id: batch for id, batch in prepared.items() if self._of[id] is fleet}
-            if not here:
-                continue
-            found |= self._step(fleet, here, learn, top)
-        for id, step in found.items():
-            if not np.isfinite(
-                step.probabilities
-            ).all():  # its weights are beyond use: nothing else makes that of images
-                self.reset(id)
-                again = self._step(self._of[id], {id: prepared[id]}, False, top)[id]
-                found[id] = again
-                again.healed, again.finite = True, False
+        found: dict[str, Step | Exception] = {}
+        for group in self._fleets.values():
+            here = {id: batch for id, batch in prepared.items() if self._of[id] is group}
+            for part in [here] if isinstance(group, Fleet) else [{id: batch} for id, batch in here.items()]:
+                if part:
+                    found |= self._attempt(group, part, learn, top)
         return found
+
+    def _attempt(
+        self, group: Fleet | Alone, images: dict[str, Tensor], learn: bool, top: int
+    ) -> dict[str, Step | Exception]:
+        try:
+            steps: dict[str, Step | Exception] = {**self._step(group, images, learn, top)}
+        except Exception as error:
+            _log.exception("a step failed", extra={"streams": len(images)})
+            if len(images) == 1:
+                return dict.fromkeys(images, error)
+            steps = {}
+            for id, batch in images.items():  # a fleet moves all of its streams or none: they can be tried one by one
+                steps |= self._attempt(group, {id: batch}, learn, top)
+        for id, step in steps.items():
+            # its weights are beyond use: nothing else makes that of images
+            if isinstance(step, Step) and not step.healed and not np.isfinite(step.probabilities).all():
+                self.reset(id)
+                steps[id] = again = self._step(group, {id: images[id]}, False, top)[id]
+                again.healed, again.finite = True, False
+        return steps
 
     def _prepared(self, images: dict[str, Tensor]) -> dict[str, Tensor]:
         """As the network takes them; those of one kind are prepared together."""
@@ -116,15 +135,15 @@ class Engine:
             prepared |= dict(zip(here, joined.split([len(batch) for batch in here.values()]), strict=True))
         return prepared
 
-    def _step(self, fleet: Fleet, images: dict[str, Tensor], learn: bool, top: int) -> dict[str, Step]:
+    def _step(self, group: Fleet | Alone, images: dict[str, Tensor], learn: bool, top: int) -> dict[str, Step]:
         if learn:
-            answers = fleet(images)
-            outcomes = {id: fleet.outcome(id) for id in images}
-            masks = torch.cat([outcomes[id].mask for id in images]).tolist()
-            finite = torch.stack([outcomes[id].finite for id in images]).tolist()
+            answers = group(images)
+            outcomes = [outcome for id in images if (outcome := group.outcome(id)) is not None]
+            masks = torch.cat([outcome.mask for outcome in outcomes]).tolist()
+            finite = torch.stack([outcome.finite for outcome in outcomes]).tolist()
         else:
-            with fleet.frozen():
-                answers = fleet(images)
+            with group.frozen():
+                answers = group(images)
             masks, finite = [False] * sum(map(len, images.values())), [True] * len(images)
         logs = torch.cat([answers[id] for id in images]).float().log_softmax(-1)
         probabilities = logs.exp()

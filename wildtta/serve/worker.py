@@ -222,17 +222,14 @@ class Worker:
         try:
             found = self.engine.step(images, learn=learn, top=max(job.top for job in jobs))
         except Exception as error:
-            if len(jobs) > 1:  # what is wrong with one must not cost the others
-                _log.exception("a step of several streams failed; they are done one by one")
-                for job in jobs:
-                    self._step([job])
-                return
-            _log.exception("a step failed", extra={"stream": jobs[0].record.id})
+            _log.exception("a step failed")
             _fail(jobs, error)
             return
         now = time.perf_counter()
         for job in jobs:
-            self._note(job, found[job.record.id], now)
+            step = found[job.record.id]
+            if isinstance(step, Step):
+                self._note(job, step, now)
         self.metrics.step(len(jobs), sum(job.size for job in jobs), now - begun)
         for job in jobs:
             self._save_when_due(job.record)
