@@ -114,12 +114,15 @@ def test_one_token_one_stream(client: Client) -> None:
     for verb, what in paths:
         answers = []
         for id in (theirs.id, "0" * 16, "nothing"):
-            for token in (mine.token, "wrong", theirs.token[:-1], ""):
-                headers = bearer(token) if token else {}
+            for token in (mine.token, "wrong", theirs.token[:-1], theirs.token + "x"):
+                headers = bearer(token)
                 body = {"content": npy(glyphs()[:1])} if verb in ("POST", "PUT") else {}
                 answers.append(client.http.request(verb, f"/v1/streams/{id}{what}", headers=headers | NPY, **body))
         assert {answer.status_code for answer in answers} == {403}
         assert len({answer.content for answer in answers}) == 1
+        nameless = [client.http.request(verb, f"/v1/streams/{id}{what}") for id in (theirs.id, "nothing")]
+        assert {answer.status_code for answer in nameless} == {401}
+        assert len({answer.content for answer in nameless}) == 1
     assert theirs.ask("GET").status_code == 200
     assert theirs.ask("GET", headers=bearer(KEY)).status_code == 200  # the operator's key opens it
 
@@ -241,7 +244,7 @@ def _refused(client: Client, body: bytes, headers: dict[str, str], status: int) 
     ("wanted", "found"),
     [
         ({"method": "magic"}, "unknown method"),
-        ({"guard": "dog"}, "unknown guard"),
+        ({"guard": "dog"}, "guard"),
         ({"seed": -1}, "seed"),
         ({"seed": 1.5}, "seed"),
         ({"name": "x" * 81}, "name"),

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 import wildtta
 from wildtta.serve.gate import Gate
@@ -144,18 +145,18 @@ def _streams(app: FastAPI, service: Service) -> None:
         service.check_operator(request.headers)
         return JSONResponse({"streams": [service.view(record) for record in list(service.records.values())]})
 
-    @app.get("/v1/streams/{id}", tags=["stream"], response_model=Stream, responses=_problems(403, 503))
+    @app.get("/v1/streams/{id}", tags=["stream"], response_model=Stream, responses=_problems(401, 403, 503))
     async def show(request: Request, id: str) -> Response:
         """A stream and its health."""
         return JSONResponse(service.view(service.open(id, request.headers)))
 
-    @app.delete("/v1/streams/{id}", status_code=204, tags=["stream"], responses=_problems(403, 429, 503))
+    @app.delete("/v1/streams/{id}", status_code=204, tags=["stream"], responses=_problems(401, 403, 429, 503))
     async def delete(request: Request, id: str) -> Response:
         """Forget a stream, on disk too."""
         await service.delete(service.open(id, request.headers))
         return Response(status_code=204)
 
-    @app.post("/v1/streams/{id}/reset", tags=["stream"], response_model=Stream, responses=_problems(403, 429, 503))
+    @app.post("/v1/streams/{id}/reset", tags=["stream"], response_model=Stream, responses=_problems(401, 403, 429, 503))
     async def reset(request: Request, id: str) -> Response:
         """Let a stream begin anew, from the model as it was."""
         return JSONResponse(await service.reset(service.open(id, request.headers)))
@@ -164,7 +165,7 @@ def _streams(app: FastAPI, service: Service) -> None:
         "/v1/streams/{id}/state",
         tags=["stream"],
         response_class=Response,
-        responses=_problems(403, 429, 503) | {200: {"content": {"application/octet-stream": {"schema": BINARY}}}},
+        responses=_problems(401, 403, 429, 503) | {200: {"content": {"application/octet-stream": {"schema": BINARY}}}},
     )
     async def download(request: Request, id: str) -> Response:
         """All that a stream has learnt, as a safetensors file; `Adapter.load` reads it, too."""
@@ -176,7 +177,7 @@ def _streams(app: FastAPI, service: Service) -> None:
         "/v1/streams/{id}/state",
         tags=["stream"],
         response_model=Stream,
-        responses=_problems(400, 403, 408, 413, 415, 422, 429, 503),
+        responses=_problems(400, 401, 403, 408, 413, 415, 422, 429, 503),
         openapi_extra=STATE_BODY,
     )
     async def upload(request: Request, id: str) -> Response:
@@ -198,7 +199,7 @@ def _predicting(app: FastAPI, service: Service) -> None:
         "/v1/streams/{id}/predict",
         tags=["stream"],
         response_model=Answer,
-        responses=_problems(400, 403, 408, 413, 415, 422, 429, 503),
+        responses=_problems(400, 401, 403, 408, 413, 415, 422, 429, 503),
         openapi_extra=PREDICT_BODY,
     )
     async def predict(
@@ -256,9 +257,11 @@ def _errors(app: FastAPI) -> None:
         )
 
     @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> Response:
+    async def http(request: Request, error: HTTPException) -> Response:
         response = _told(Problem(error.status_code, str(error.detail), "see /openapi.json for what there is"))
         response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            response.headers["Allow"] = ", ".join(_allowed(app, request))
         return response
 
     @app.exception_handler(Exception)
@@ -266,6 +269,12 @@ def _errors(app: FastAPI) -> None:
         return _told(
             Problem(500, "a fault of the service", "it is in the service's log; other requests are not affected")
         )
+
+
+def _allowed(app: FastAPI, request: Request) -> list[str]:
+    """What may be done at a path: Starlette names the methods of its first route alone."""
+    found = (route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return sorted({method for route in found for method in getattr(route, "methods", None) or ()})
 
 
 def _secured(app: FastAPI) -> None:

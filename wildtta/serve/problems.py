@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Problem", "busy", "forbidden"]
+__all__ = ["Problem", "busy", "forbidden", "unknown"]
 
 
 class Problem(Exception):  # noqa: N818 (it is a response, not a fault of the program)
@@ -30,6 +30,10 @@ def forbidden() -> Problem:
         "there is no such stream, or the token does not open it; send the token that came with the stream's id as "
         "'Authorization: Bearer TOKEN'",
     )
+
+
+def unknown() -> Problem:
+    return Problem(401, "no token", "send the token that came with the stream's id as 'Authorization: Bearer TOKEN'")
 
 
 def busy(what: str = "the service has as many requests as it can hold") -> Problem:

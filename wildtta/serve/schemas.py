@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,7 +40,7 @@ class NewStream(BaseModel):
         dict[str, float | int | bool | str | None],
         Field(max_length=32, description="By name; what is left out has the published default."),
     ] = {}
-    guard: Annotated[str, Field(max_length=100, description="collapse, recover or none.")] = "collapse"
+    guard: Annotated[Literal["collapse", "recover", "none"], Field(description="Watches over the stream.")] = "collapse"
     seed: Annotated[int, Field(ge=0, lt=1 << 31, strict=True, description="Of the method's random numbers.")] = 0
     name: Annotated[str, Field(max_length=80, description="For people; need not be unique.")] = ""
 

@@ -17,7 +17,7 @@ from wildtta.serve.images import Decoder
 from wildtta.serve.intake import Budget
 from wildtta.serve.metrics import Metrics
 from wildtta.serve.opening import Opened, check_request, open_model
-from wildtta.serve.problems import Problem, busy, forbidden
+from wildtta.serve.problems import Problem, busy, forbidden, unknown
 from wildtta.serve.records import Record
 from wildtta.serve.settings import Settings
 from wildtta.serve.storage import Storage
@@ -46,7 +46,6 @@ class Service:
         self.decoder = Decoder(
             self.opened.model.preprocessing, max_images=settings.max_images, max_pixels=settings.max_pixels
         )
-        self.decoders = ThreadPoolExecutor(_DECODERS, "wildtta-decoder")
         self.classes = list(self.opened.model.classes or map(str, range(self.opened.model.outputs)))
         self.ready = False
         self._making = 0
@@ -65,7 +64,8 @@ class Service:
     def start(self) -> None:
         self.storage.start()
         for record in self.storage.records(self.opened.model.outputs):
-            self.records[record.id] = record
+            self.records.setdefault(record.id, record)
+        self.decoders = ThreadPoolExecutor(_DECODERS, "wildtta-decoder")
         self.worker.start()
         self.ready = True
         _log.info("ready", extra={"streams": len(self.records), "model": self.opened.model.name})
@@ -83,9 +83,9 @@ class Service:
 
     def open(self, id: str, headers: Mapping[str, str]) -> Record:
         """The stream, for its owner or the operator."""
-        record = self.records.get(id)
-        if not self.access.opens(bearer(headers), record.token if record is not None else None) or record is None:
-            raise forbidden()
+        token, record = bearer(headers), self.records.get(id)
+        if not self.access.opens(token, record.token if record is not None else None) or record is None:
+            raise forbidden() if token is not None else unknown()
         return record
 
     def check_operator(self, headers: Mapping[str, str]) -> None:
