@@ -285,16 +285,36 @@ def test_states_that_do_not_fit(client: Client) -> None:
     assert stream.state() == state
 
 
-def test_states_that_are_not_finite(client: Client) -> None:
-    """Wherever the damage is: what a guard remembers would become a parameter one day."""
-    from safetensors import safe_open
+def test_states_whose_header_is_wrong(client: Client) -> None:
     from safetensors.torch import load, save
 
     stream = client.make("recap")
     state = stream.state()
     tensors = load(state)
     header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])["__metadata__"]
-    assert safe_open
+    own = json.loads(header["wildtta"])
+    for wrong in (
+        {key: value for key, value in own.items() if key != "version"},
+        *({**own, key: value} for key in own for value in (None, 7, [], {"a": 1}, "x" * 5000)),
+    ):
+        assert stream.put(save(tensors, {"wildtta": json.dumps(wrong)})).status_code == 422
+    for text in ("[" * 100_000, "7", "[]", "null", '{"kind"'):
+        assert stream.put(save(tensors, {"wildtta": text})).status_code == 422
+    for name in tensors:
+        fewer = {key: tensor for key, tensor in tensors.items() if key != name}
+        assert stream.put(save(fewer, header)).status_code == 422
+        assert stream.put(save(tensors | {name: tensors[name].reshape(-1)[:0]}, header)).status_code == 422
+    assert stream.state() == state
+
+
+def test_states_that_are_not_finite(client: Client) -> None:
+    """Wherever the damage is: what a guard remembers would become a parameter one day."""
+    from safetensors.torch import load, save
+
+    stream = client.make("recap")
+    state = stream.state()
+    tensors = load(state)
+    header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])["__metadata__"]
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or name == "loss":
             continue

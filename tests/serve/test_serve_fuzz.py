@@ -114,6 +114,11 @@ _NOT_IN_A_SCHEMA = positive_data_acceptance  # whether bytes are a picture, or a
 _schema = schemathesis.openapi.from_asgi("/openapi.json", _app)
 
 
+@schemathesis.serializer("application/x-npy")
+def _as_it_is(_: object, value: object) -> object:
+    return getattr(value, "data", value)
+
+
 @_schema.auth()
 class _Operator:
     """Schemathesis takes it away, too, to see whether anything opens without."""

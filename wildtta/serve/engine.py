@@ -181,7 +181,7 @@ class Engine:
             path.write_bytes(data)
             try:
                 self.load(id, path)
-            except ValueError as error:
+            except (ValueError, LookupError, TypeError, AttributeError) as error:  # a header can be wrong in all ways
                 raise ValueError(str(error).replace(str(path), "the state")) from error
 
     def resets(self, id: str) -> int:

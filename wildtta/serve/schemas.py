@@ -120,6 +120,7 @@ class Overview(BaseModel):
     time: float
     model: str
     classes: int
+    methods: list[str]
     waiting: int
     snapshots: str
     streams: list[dict[str, Any]]

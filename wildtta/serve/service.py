@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from wildtta.recipes import methods
 from wildtta.serve.access import Access, bearer, digest, new_id, new_token
 from wildtta.serve.engine import Engine, Step
 from wildtta.serve.health import Health
@@ -245,6 +246,7 @@ class Service:
             "time": round(time.time(), 2),
             "model": self.opened.model.name,
             "classes": len(self.classes),
+            "methods": [name for name, found in methods().items() if set(found.required) <= set(self.opened.source)],
             "waiting": self.worker.waiting,
             "snapshots": self.snapshots(),
             "streams": streams,
