@@ -138,6 +138,20 @@ class Fleet(nn.Module):
         """The names of the streams, in order of joining."""
         return tuple(self._where)
 
+    @property
+    def method(self) -> Method:
+        """The method, with the hyper-parameters of a stream that has none of its own."""
+        return self._usual.method
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same hyper-parameters, as they stand in a file."""
+        return self._usual.settings
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.head[0].device
+
     def __contains__(self, stream: object) -> bool:
         return stream in self._where
 
@@ -165,7 +179,7 @@ class Fleet(nn.Module):
                 raise TypeError(
                     "say which streams the images belong to: fleet(images, names), or fleet({name: images})"
                 )
-            batch = usable(images, self._device, "fleet")
+            batch = usable(images, self.device, "fleet")
             names = list(streams.tolist() if hasattr(streams, "tolist") else streams)
             if len(names) != len(batch):
                 raise ValueError(f"there are {len(batch)} images and {len(names)} names of streams; give one for each")
@@ -224,7 +238,7 @@ class Fleet(nn.Module):
     def _accept(self, name: Name, images: Tensor) -> Tensor:
         """Check a stream's batch; the network itself is asked once for each new kind of batch."""
         try:
-            images = usable(images, self._device, "fleet")
+            images = usable(images, self.device, "fleet")
             autocast = torch.is_autocast_enabled(images.device.type)
             signature = (images.shape[1:], len(images) == 1, images.dtype, images.device, autocast)
             if signature not in self._checked:
@@ -287,11 +301,6 @@ class Fleet(nn.Module):
             self._find(stream)
             last = self._last.get(stream)
             return None if last is None else last.of(stream)
-
-    def settings(self, stream: Name) -> dict[str, Any]:
-        """A stream's hyper-parameters."""
-        cohort, row = self._find(stream)
-        return dict(cohort.follows(row).settings)
 
     def trim(self) -> None:
         """Give back the memory that is kept for streams to come."""
@@ -364,10 +373,6 @@ class Fleet(nn.Module):
 
     # -- what is behind it ---------------------------------------------------------------------------------------------
 
-    @property
-    def _device(self) -> torch.device:
-        return self.network.head[0].device
-
     def _find(self, stream: Name) -> tuple[Cohort, int]:
         found = self._where.get(stream) if isinstance(stream, str | int) else None
         if found is None:
@@ -391,7 +396,7 @@ class Fleet(nn.Module):
 
     def _compose(self, given: dict[str, Any]) -> Variant:
         method, name, settings = compose(self.network, self._recipe, self._guard, given)
-        return Variant(method.to(self._device), name, given, description(settings))
+        return Variant(method.to(self.device), name, given, description(settings))
 
     def _remember(self, names: list[Name], outcome: Outcome) -> None:
         last = _Last(names, outcome)

@@ -21,7 +21,7 @@ from wildtta.runners.together import SETTINGS, Together
 
 __all__ = ["Cohort", "Variant"]
 
-_MOST = 8  # runners that hold something for a number of streams
+_MOST = 4  # runners kept that hold something for each number of streams, such as graphs
 
 
 @dataclass(eq=False)
@@ -56,6 +56,7 @@ class Cohort:
         self._follows: list[Variant] = []
         self.state = tree.map(lambda leaf: leaf[None][:0], variant.method.init(network))
         self.prepare()
+        self._runner(variant.method, 1)
 
     def prepare(self) -> None:
         """Anything that depends on the variants, or on where the tensors are, is made anew."""
@@ -179,9 +180,10 @@ class Cohort:
         return torch.tensor(rows, device=self.state["seed"].device)
 
     def _runner(self, method: Method | Together, count: int) -> Eager:
-        key = (id(method), count if self.kind != "eager" else 0)
+        key = (id(method), 0 if self.kind == "eager" else count)
         if key not in self._runners:
-            while len(self._runners) >= _MOST * (1 + len(self.variants)):
+            while self.kind != "eager" and len(self._runners) >= _MOST:
                 del self._runners[next(iter(self._runners))]
             self._runners[key] = make_runner(self.kind, method, self.network)  # type: ignore[arg-type]
+        self._runners[key] = self._runners.pop(key)  # the most recently used last
         return self._runners[key]
