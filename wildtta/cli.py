@@ -467,6 +467,57 @@ def _asked_for() -> Iterator[None]:
         _fail(str(error))
 
 
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="127.0.0.1 is this machine alone; 0.0.0.0 is everybody.")] = "127.0.0.1",
+    port: int = 8000,
+    model: Annotated[
+        str, typer.Option(help="glyph-resnet, glyph-vit, timm:NAME, torchvision:NAME, file.py:function.")
+    ] = ("glyph-resnet"),
+    weights: Weights = None,
+    statistics: Annotated[str, typer.Option(help="own, imagenet, half.")] = "own",
+    region: Annotated[Path | None, typer.Option(help="Σ of the source domain: what `Region.save` wrote.")] = None,
+    fisher: Annotated[Path | None, typer.Option(help="For EATA: what `Fisher.save` wrote.")] = None,
+    source: Annotated[str | None, typer.Option(help="Source images to estimate both on, instead.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
+    threads: Annotated[int, typer.Option(help="Of the model, on a CPU.")] = 1,
+    max_batch: Annotated[int, typer.Option(help="Images in one step over all streams; 1 for none together.")] = 64,
+    max_wait_ms: Annotated[float, typer.Option(help="How long a step waits for other streams.")] = 5.0,
+    state: Annotated[
+        Path | None, typer.Option(help="The folder for snapshots; without one they end with the process.")
+    ] = None,
+    snapshot_images: Annotated[int, typer.Option(help="At most so many images of learning are lost by a crash.")] = 256,
+    idle_minutes: Annotated[float, typer.Option(help="A stream that rests so long is put on disk.")] = 30.0,
+    operator_key_file: Annotated[
+        Path | None, typer.Option(help="A file with the key; or WILDTTA_OPERATOR_KEY.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Anybody on this machine may create streams.")] = False,
+    max_body_mb: Annotated[float, typer.Option(help="Of one request.")] = 16.0,
+    max_pixels: Annotated[int, typer.Option(help="Of one picture.")] = 25_000_000,
+    max_images: Annotated[int, typer.Option(help="Of one request.")] = 64,
+    max_streams: Annotated[int, typer.Option(help="In all.")] = 256,
+    max_waiting: Annotated[int, typer.Option(help="Requests at a time.")] = 256,
+    max_stream_waiting: Annotated[int, typer.Option(help="Requests at a time for one stream.")] = 16,
+    max_memory_mb: Annotated[float, typer.Option(help="Of all bodies and decoded images together.")] = 512.0,
+    timeout_s: Annotated[float, typer.Option(help="For receiving a body, and for waiting.")] = 30.0,
+) -> None:
+    """Serve a model over HTTP that goes on learning, for each stream of images on its own.
+
+    - `wildtta serve --state streams` and open http://127.0.0.1:8000
+    - `wildtta serve --model timm:resnet50_gn --region region.safetensors --device cuda --state streams`
+    """
+    given = {name: value for name, value in locals().items() if name not in ("open_", "operator_key_file")}
+    with _clear_errors():
+        try:
+            from wildtta.serve import Settings
+            from wildtta.serve import serve as run_service
+        except ImportError as error:
+            raise ConfigError(f"this needs more packages ({error}): pip install 'wildtta[serve]'") from error
+        key = operator_key_file.read_text().strip() if operator_key_file else os.environ.get("WILDTTA_OPERATOR_KEY")
+        run_service(Settings(**given, open=open_, operator_key=key or None))
+
+
 # -- running and reporting ---------------------------------------------------------------------------------------------
 
 
