@@ -14,7 +14,9 @@ from wildtta.core import tree
 from wildtta.core.episodic import Episodic
 from wildtta.core.guards import Guard, named_guard
 from wildtta.core.method import Method
+from wildtta.core.restoring import Restoring
 from wildtta.core.tree import State
+from wildtta.diffusion import Diffusion
 from wildtta.network import Network
 from wildtta.recipes import build, recipe
 from wildtta.source import Fisher, Region
@@ -90,6 +92,8 @@ def description(settings: dict[str, Any]) -> dict[str, Any]:
 def _described(value: Any) -> Any:
     if isinstance(value, Region | Fisher):
         return value.digest()
+    if isinstance(value, Diffusion):
+        return value.digest
     if isinstance(value, Tensor) or hasattr(value, "tolist"):
         return value.tolist()
     try:
@@ -103,6 +107,11 @@ def exported(network: Network, method: Method, state: State, name: str, holder: 
     if isinstance(method, Episodic):
         raise ValueError(
             f"{name!r} forgets what it learnt with every image, so there are no adapted weights to export; the network "
+            "that you gave is what is left"
+        )
+    if isinstance(method, Restoring):
+        raise ValueError(
+            f"{name!r} changes the images and not the network, so there are no adapted weights to export; the network "
             "that you gave is what is left"
         )
     if method.alignment is not None:

@@ -19,6 +19,7 @@ from wildtta.core import tree
 from wildtta.core.episodic import Episodic
 from wildtta.core.guards import Guard, Outcome
 from wildtta.core.method import Method
+from wildtta.core.restoring import Restoring
 from wildtta.core.tree import State
 from wildtta.network import Network
 from wildtta.runners.cohort import Cohort, Variant
@@ -134,10 +135,10 @@ class Fleet(nn.Module):
         self._predict_only = False
         self._hyperparameters = hyperparameters
         self._usual = self._compose(hyperparameters)
-        if isinstance(self._usual.method, Episodic):
+        if isinstance(self._usual.method, Episodic | Restoring):
             raise ValueError(
-                f"{self._usual.name!r} forgets with every image, so its streams would all be the same; make one adapter with "
-                "wildtta.adapt and give it the images of all"
+                f"{self._usual.name!r} keeps nothing of the images it has seen, so its streams would all be the same; make one "
+                "adapter with wildtta.adapt and give it the images of all"
             )
         self._cohorts = [Cohort(network, runner, self._usual)]
         self._where: dict[Name, tuple[Cohort, int]] = {}

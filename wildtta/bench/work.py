@@ -18,9 +18,11 @@ from wildtta.bench.crew import ALONE, Crew
 from wildtta.bench.images import Batch, Kept, read_ahead
 from wildtta.bench.meter import Meter
 from wildtta.bench.plan import Cell, Setting, fit
+from wildtta.bench.restore import diffusion_of, keep_on_disk, restore_ahead
 from wildtta.bench.store import Store
 from wildtta.common import Report
 from wildtta.data import DataError
+from wildtta.diffusion import Diffusion, load
 from wildtta.fleets import Fleet, fleet
 from wildtta.models import load_model
 from wildtta.recipes import recipe
@@ -45,6 +47,7 @@ class Workshop:
         self._settings: dict[Any, Setting] = {}
         self._digests: dict[Any, tuple[str, str]] = {}
         self._domains: dict[Any, Kept] = {}
+        self._diffusions: dict[str, Diffusion] = {}
 
     def run(self, family: tuple[Cell, ...], progress: Progress) -> None:
         """Run a cell, or some that go side by side as one fleet of streams, and write their results."""
@@ -58,6 +61,18 @@ class Workshop:
             adapter = self._adapter(family, setting, device)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
+            restored: dict[str, Any] = {}
+            if isinstance(adapter, Adapter) and self.crew.size == 1:
+                batches = lanes[0].stream.batches()
+                restored = restore_ahead(
+                    adapter,
+                    setting,
+                    self.store,
+                    first,
+                    lanes[0].domains,
+                    batches,
+                    lambda done, images: progress(done, images, float("nan")),
+                )
             begun = told = time.perf_counter()
             if self.crew.size > 1:
                 assert isinstance(adapter, Adapter)
@@ -89,6 +104,7 @@ class Workshop:
                         "unreadable": len(lane.stream) - lane.meter.seen,
                         "forwards": lane.steps * method.forwards,
                         "backwards": lane.steps * method.backwards,
+                        "diffusion_steps": lane.meter.seen * method.diffusion_steps,
                         "updates": lane.report.updates,
                         "resets": lane.report.resets,
                         "skipped": lane.report.skipped,
@@ -99,10 +115,19 @@ class Workshop:
                         "processes": self.crew.size,
                         "peak_memory_mib": _peak_memory(device),
                         "started": started,
+                        **({"adapted": restored} if restored else {}),
                     },
                     "provenance": self._provenance(lane.cell, setting, adapter, device),
                 },
             )
+
+    def open(self, cell: Cell) -> tuple[Setting, Adapter, Iterator[Batch], int]:
+        """A cell ready to run, for those who look closer than its result does: its adapter, its batches, how many images."""
+        setting, device = self._setting(cell), torch.device(cell.device)
+        lane = _Lane(cell, [self._domain(cell, setting, *domain) for domain in cell.domains])
+        adapter = self._adapter((cell,), setting, device)
+        assert isinstance(adapter, Adapter)
+        return setting, adapter, lane.batches(device), len(lane.stream)
 
     # -- what cells share ----------------------------------------------------------------------------------------------
 
@@ -131,19 +156,28 @@ class Workshop:
         return self._domains[key]
 
     def _adapter(self, family: tuple[Cell, ...], setting: Setting, device: torch.device) -> Adapter | Fleet:
-        """What runs a cell, or some side by side: they differ in their images and seeds alone."""
+        """What runs a cell, or some side by side: they differ in their images, their seeds and the values of settings alone."""
         cell, digests = family[0], self._digests[_place(family[0])]
         paths = {need: self.store.sources / _source_name(cell, need, *digests) for need in _needs(cell)}
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
         if "statistics" in recipe(cell.method).hyperparameters:
             settings["statistics"] = (setting.model.preprocessing.mean, setting.model.preprocessing.std)
+        if place := diffusion_of(cell, setting):
+            settings["diffusion"] = self._diffusions[place] = self._diffusions.get(place) or load(place)
         runner = "distributed" if self.crew.size > 1 else "captured" if device.type == "cuda" else "eager"
         settings |= {"guard": cell.guard, "runner": runner}
         network = setting.model.network
-        if len(family) == 1:
-            return adapt(network, cell.method, seed=cell.seed, **settings).to(device)
-        seeds = [cell.seed for cell in family]
-        return fleet(network, cell.method, streams=len(family), seed=seeds, **settings).to(device)
+        if len(family) > 1:
+            seeds = [cell.seed for cell in family]
+            own = {
+                name for name, value in cell.settings if any(dict(other.settings)[name] != value for other in family)
+            }
+            each = {name: [dict(other.settings)[name] for other in family] for name in own}
+            shared = {name: value for name, value in settings.items() if name not in own}
+            return fleet(network, cell.method, streams=len(family), seed=seeds, each=each, **shared).to(device)
+        adapter = adapt(network, cell.method, seed=cell.seed, **settings)
+        keep_on_disk(adapter, self.store)
+        return adapter.to(device)
 
     def _provenance(
         self, cell: Cell, setting: Setting, adapter: Adapter | Fleet, device: torch.device
