@@ -2,10 +2,10 @@
 
     python benchmarks/memo.py --out docs/data/memo_glyphs_vit.json --models glyph-vit --views 16 --lr x3
     python benchmarks/memo.py --out docs/data/memo_glyphs_resnet.json --models glyph-resnet --views 16 --lr x100
-    python benchmarks/memo.py --tiny DATA --out docs/data/memo_tiny.json --views 16 --lr x10    # ResNet50-GN on photographs
+    python benchmarks/memo.py --tiny DATA --out docs/data/memo_tiny.json --views 16    # ResNet50-GN on photographs, the published rate
     python benchmarks/memo.py --out docs/data/memo_tiny.json --table                            # prints what is there, runs nothing
 
-DATA is as for tiny_imagenet.py. The rates were chosen on the last images of the order, the results are of the first.
+DATA is as for tiny_imagenet.py. The glyphs' rates were chosen on the last images of the order, the results are of the first.
 
 It goes through the images in a fixed random order, a few of each corruption in turn, and writes after each few: stop it whenever
 you like, the same command goes on. What is written is, for each cell, which images each of the two had right ("1") or not ("0").
