@@ -42,6 +42,8 @@ TRAINED = 200  # steps 0 to 199
 HIGHEST_RATE = 1e-3
 WARM_UP = 200  # steps
 AVERAGE = 0.998
+DDA = {"steps": 50, "start": 5, "scale": 1.5, "down": 2}
+"""What suits it in DDA; chosen with `benchmarks/dda.py --set source`."""
 
 
 class Images:
@@ -136,7 +138,7 @@ def train(options: argparse.Namespace) -> nn.Module:
 
 
 def write(network: nn.Module, folder: Path) -> None:
-    """The layout of diffusers' `DDPMPipeline`: unet/ and scheduler/."""
+    """The layout of diffusers' `DDPMPipeline`, unet/ and scheduler/; and DDA's settings."""
     (folder / "unet").mkdir(parents=True, exist_ok=True)
     (folder / "scheduler").mkdir(exist_ok=True)
     weights = {name: value.detach().cpu().half().contiguous() for name, value in network.state_dict().items()}
@@ -152,6 +154,7 @@ def write(network: nn.Module, folder: Path) -> None:
         "variance_type": "fixed_small",
         "clip_sample": True,
     }
+    put(folder / "dda.json", (json.dumps(DDA, indent=2) + "\n").encode())
     put(folder / "unet" / "config.json", (json.dumps(unet, indent=2) + "\n").encode())
     put(folder / "scheduler" / "scheduler_config.json", (json.dumps(scheduler, indent=2) + "\n").encode())
 

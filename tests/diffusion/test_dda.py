@@ -18,11 +18,10 @@ from wildtta.core import Restoration, Restoring, tree
 from wildtta.diffusion import DiffusionError, OnDisk, diffuse_back
 
 
-def network(dtype: torch.dtype = torch.float32) -> nn.Module:
+def network(norm: nn.Module | None = None) -> nn.Module:
     torch.manual_seed(1)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
-    ).to(dtype)
+    norm = norm or nn.BatchNorm2d(8)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
 
 
 def images(count: int, seed: int = 0, size: int = 8) -> Tensor:
@@ -32,8 +31,8 @@ def images(count: int, seed: int = 0, size: int = 8) -> Tensor:
     return (levels / 255 - mean) / deviation
 
 
-def adapter(model=None, **others) -> wildtta.Adapter:  # type: ignore[no-untyped-def]
-    return wildtta.adapt(network(), "dda", diffusion=model or diffusion(), statistics=STATISTICS, **others)
+def adapter(model=None, norm=None, **others) -> wildtta.Adapter:  # type: ignore[no-untyped-def]
+    return wildtta.adapt(network(norm), "dda", diffusion=model or diffusion(), statistics=STATISTICS, **others)
 
 
 def test_it_answers_with_the_mean_of_both_probabilities() -> None:
@@ -246,3 +245,32 @@ def test_grey_images_are_kept_too(tmp_path: Path) -> None:
 def test_importing_the_library_does_not_import_diffusers() -> None:
     code = "import sys, wildtta, wildtta.diffusion; sys.exit('diffusers' in sys.modules or 'PIL' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+PROGRAM = """
+import sys
+import torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[1])
+from test_dda import adapter, diffusion, images
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}/meet", rank=int(sys.argv[3]), world_size=2)
+model = adapter(diffusion(dtype=torch.float64), torch.nn.GroupNorm(2, 8), runner="distributed")
+found = torch.cat([model(images(size, size).tensor_split(2)[dist.get_rank()]) for size in (5, 1)])
+torch.save((found, model.report.seen), f"{sys.argv[2]}/{dist.get_rank()}.pt")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_answer_as_one(tmp_path: Path) -> None:
+    """The second batch has no image for one of them."""
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(tmp_path)]
+    processes = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
+    assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    model = adapter(diffusion(dtype=torch.float64), nn.GroupNorm(2, 8))
+    five, one = model(images(5, 5)), model(images(1, 1))
+    torch.testing.assert_close(parts[0][0], torch.cat([five[:3], one]), rtol=0, atol=1e-5)
+    torch.testing.assert_close(parts[1][0], five[3:], rtol=0, atol=1e-5)
+    assert [seen for _, seen in parts] == [6, 6]
