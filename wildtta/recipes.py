@@ -406,6 +406,7 @@ def memo(
     optimiser: str | None = None,
     decay: float = 0.01,
     severity: float = 1.0,
+    crop: bool = True,
     flip: bool = True,
     prior: float = 16 / 17,
     at_once: int = 1,
@@ -418,9 +419,10 @@ def memo(
     ("vit"). The paper takes 64 views, and 32 of images of 32 pixels. A `lr` that is a function is given the number of views.
     Where there is BatchNorm, `prior` (16/17) is the share of the source's statistics, and the rest is that of the views, or of
     the image when it is predicted. Views are made of pixels, so `statistics`, the (mean, deviation) that the images were
-    normalised with, must be your network's: the default is ImageNet's; a benchmark gives those of its model. Without `flip` no
-    view is mirrored, for images such as characters. `at_once` images side by side, with parameters of their own, make use of
-    a large GPU; `chunk` views in a pass save memory (0: all of them in one).
+    normalised with, must be your network's: the default is ImageNet's; a benchmark gives those of its model. Without `crop`
+    and `flip` views are AugMix alone: for images such as characters, of which a crop or a mirror makes others. `at_once`
+    images side by side, with parameters of their own, make use of a large GPU; `chunk` views in a pass save memory (0: all
+    of them in one).
     """
     name = ("adamw" if network.kind == "vit" else "sgd") if optimiser is None else optimiser
     usual = {"sgd": 2.5e-4, "adamw": 1e-5}.get(name)
@@ -430,7 +432,7 @@ def memo(
     update: Update = adamw(rate, decay=decay) if name == "adamw" else sgd(rate, momentum=0.0)
     return Episodic(
         network.everything(),
-        augmix(views, statistics, severity=severity, flip=flip),
+        augmix(views, statistics, severity=severity, crop=crop, flip=flip),
         marginal_entropy(),
         update,
         prior=prior,

@@ -2,7 +2,8 @@
 
 θ is one flat vector, so an optimiser is a few lines and a norm over "all parameters" is a norm. An update gets the
 evaluation at θ, and `evaluate(theta, within=mask)`, which evaluates the same images at other parameters, with the selection
-made anew among those of `within`; it returns the next θ, its next state and the evaluation that the step was based on.
+made anew among those of `within` (what it says of each of the others may be NaN); it returns the next θ, its next state and the
+evaluation that the step was based on.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Evaluation(NamedTuple):
     gradient: Tensor
     logits: Tensor  # as the network gave them
     mask: Tensor  # the images that were selected
+    weights: Tensor  # how much each image weighs, selected or not
     loss: Tensor  # what was differentiated
     objective: Tensor  # the mean objective of the selected images, without weights and regulariser
     probabilities: Tensor
@@ -62,15 +64,16 @@ class sgd(Update):
     def __init__(self, lr: Rate, momentum: float = 0.9) -> None:
         super().__init__()
         self.lr, self.momentum = _checked(lr), momentum
+        self._coasts = momentum != 0  # a flag of its own: a momentum for each stream can decide nothing
 
     def init(self, theta: Tensor) -> State:
-        return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
+        return {"velocity": torch.zeros_like(theta)} if self._coasts else {}
 
     def forward(
         self, first: Evaluation, evaluate: Evaluate, theta: Tensor, state: State
     ) -> tuple[Tensor, State, Evaluation]:
         rate = _rate(self.lr, first)
-        if not self.momentum:
+        if not self._coasts:
             return theta - rate * first.gradient, state, first
         velocity = self.momentum * state["velocity"] + first.gradient
         return theta - rate * velocity, {"velocity": velocity}, first
