@@ -245,32 +245,3 @@ def test_grey_images_are_kept_too(tmp_path: Path) -> None:
 def test_importing_the_library_does_not_import_diffusers() -> None:
     code = "import sys, wildtta, wildtta.diffusion; sys.exit('diffusers' in sys.modules or 'PIL' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-PROGRAM = """
-import sys
-import torch
-import torch.distributed as dist
-torch.set_num_threads(1)
-sys.path.insert(0, sys.argv[1])
-from test_dda import adapter, diffusion, images
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}/meet", rank=int(sys.argv[3]), world_size=2)
-model = adapter(diffusion(dtype=torch.float64), torch.nn.GroupNorm(2, 8), runner="distributed")
-found = torch.cat([model(images(size, size).tensor_split(2)[dist.get_rank()]) for size in (5, 1)])
-torch.save((found, model.report.seen), f"{sys.argv[2]}/{dist.get_rank()}.pt")
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_answer_as_one(tmp_path: Path) -> None:
-    """The second batch has no image for one of them."""
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(tmp_path)]
-    processes = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
-    assert [process.wait(timeout=240) for process in processes] == [0, 0]
-    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    model = adapter(diffusion(dtype=torch.float64), nn.GroupNorm(2, 8))
-    five, one = model(images(5, 5)), model(images(1, 1))
-    torch.testing.assert_close(parts[0][0], torch.cat([five[:3], one]), rtol=0, atol=1e-5)
-    torch.testing.assert_close(parts[1][0], five[3:], rtol=0, atol=1e-5)
-    assert [seen for _, seen in parts] == [6, 6]
