@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench gpu clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -22,6 +22,11 @@ lint: $(READY)
 # Cost of the losses and of a step: tables, no judgement.
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py
+
+# All that docs/speed.md shows of a GPU, in about ten minutes on an H200; it goes on where it stopped.
+gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py --out docs/data/speed $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/speed_page.py --docs
 
 # torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
 $(READY): pyproject.toml
