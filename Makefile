@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench docs clean
 
 demo: $(READY)
 	$(BIN)/wildtta demo --out runs/demo
@@ -23,6 +23,11 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py
 
+# The documentation as a site, in site/: open site/index.html. A warning is an error.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 # torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -31,4 +36,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
