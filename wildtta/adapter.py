@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from wildtta import files
 from wildtta.core import tree
+from wildtta.core.episodic import Episodic
 from wildtta.core.guards import Guard, Outcome, named_guard
 from wildtta.core.method import Method
 from wildtta.core.tree import State
@@ -35,7 +36,8 @@ class Report:
         selected: images that taught.
         updates: steps that moved the parameters.
         resets: how often a guard set the stream back.
-        skipped: batches whose loss, gradient or prediction was not finite; they were predicted and changed nothing.
+        skipped: batches whose loss, gradient or prediction was not finite; they were predicted and changed nothing. (Images,
+            where every image is an episode of its own.)
         loss: of the last step that taught; NaN before the first.
     """
 
@@ -124,7 +126,7 @@ class Adapter(nn.Module):
     ) -> None:
         super().__init__()
         if method.batch_statistics:
-            network.use_batch_statistics()
+            network.use_batch_statistics(method.prior)
         self.network = network
         self.method = method.to(network.head[0].device)
         self.runner = make_runner(runner, self.method, network)
@@ -268,6 +270,11 @@ class Adapter(nn.Module):
 
         Its BatchNorm layers go on normalising with the statistics of each batch, as they did while it learnt.
         """
+        if isinstance(self.method, Episodic):
+            raise ValueError(
+                f"{self.name!r} forgets what it learnt with every image, so there are no adapted weights to export; the network "
+                "that you gave is what is left"
+            )
         if self.method.alignment is not None:
             raise ValueError(
                 f"{self.name!r} moves features before the head, which a plain network does not do; keep the adapter and use "
@@ -306,10 +313,9 @@ def _description(value: Any) -> Any:
     if isinstance(value, Tensor) or hasattr(value, "tolist"):
         return value.tolist()
     try:
-        json.dumps(value)
+        return json.loads(json.dumps(value))
     except TypeError:
         return getattr(value, "__qualname__", type(value).__qualname__)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _difference(what: str, found: Any, mine: Any) -> str:

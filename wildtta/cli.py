@@ -171,7 +171,11 @@ def methods(name: Annotated[str | None, typer.Argument(help="One method, in full
         return
     table = Table("method", "what it does", "needs", box=None, header_style="bold")
     for key, found in registered().items():
-        table.add_row(key, found.summary, ", ".join(found.required))
+        table.add_row(
+            key,
+            found.summary,
+            ", ".join([*found.required, *(["time: tens of passes an image"] if found.costly else [])]),
+        )
     console.print(table)
 
 
@@ -187,7 +191,7 @@ def bench(
         str | None, typer.Option(help="mild, limited, mixed, shift, continual, gradual, correlated.")
     ] = None,
     reset: Annotated[bool | None, typer.Option(help="A fresh adapter for each corruption, or one for all.")] = None,
-    methods: Annotated[str | None, typer.Option(help="All of them if left out.")] = None,
+    methods: Annotated[str | None, typer.Option(help="All but the costly ones if left out; all: those, too.")] = None,
     guards: Annotated[str | None, typer.Option(help="none, collapse.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Of the streams' order and the methods' random numbers.")] = None,
     images: Annotated[int | None, typer.Option(help="At most so many images of each corruption.")] = None,
@@ -230,11 +234,11 @@ def bench(
 @app.command()
 def demo(
     out: Out = Path("runs/demo"),
-    methods: Annotated[str | None, typer.Option(help="Instead of all of them.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Instead of all but the costly ones; all: those, too.")] = None,
     images: Annotated[int, typer.Option(help="Of each corruption.")] = 96,
     jobs: Jobs = None,
 ) -> None:
-    """The embedded benchmark: rendered glyphs, two small models, the three wild scenarios, every method.
+    """The embedded benchmark: rendered glyphs, two small models, the three wild scenarios, every method that is not costly.
 
     A stand-in for trying the tool: it needs no download, and its numbers say nothing about photographs. It takes a few
     minutes, and ends in a table and a page. Its streams are short, so all methods learn at 30 times their published rates.

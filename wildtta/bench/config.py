@@ -23,7 +23,7 @@ __all__ = ["Config", "ConfigError", "read_toml"]
 
 WILD = ("limited", "mixed", "shift")
 
-_ESTIMATED = ("region", "fisher")  # hyper-parameters that a run finds out by itself
+_ESTIMATED = ("region", "fisher", "statistics")  # hyper-parameters that a run finds out by itself
 
 
 class ConfigError(ValueError):
@@ -40,7 +40,7 @@ class Config:
         severities: 1 to 5.
         scenarios: names from `wildtta.streams.SCENARIOS`.
         reset: a fresh adapter for each corruption, or one that goes on through all of them; None: the scenario's own choice.
-        methods: names from `wildtta.methods()`; empty: all of them.
+        methods: names from `wildtta.methods()`; "all" stands for all of them; empty: all but the costly ones.
         guards: "none" and names that `wildtta.adapt` takes.
         seeds: of the order of images, and of the methods' random numbers.
         images: at most so many images of each corruption (a fixed random part; empty: all).
@@ -80,7 +80,9 @@ class Config:
     gpus: float = 1.0
 
     def __post_init__(self) -> None:
-        self.methods = list(self.methods) or list(methods())
+        self.methods = list(self.methods) or [name for name, recipe in methods().items() if not recipe.costly]
+        if self.methods == ["all"]:
+            self.methods = list(methods())
         for name in ("models", "data", "severities", "scenarios", "guards", "seeds"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty; give at least one")

@@ -28,6 +28,7 @@ from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
 from wildtta.bench.store import Store
 from wildtta.bench.work import Workshop, prepare_source
 from wildtta.data import DataError, Finding
+from wildtta.recipes import recipe
 from wildtta.runners.together import mixes_images
 
 __all__ = ["Account", "Event", "Family", "Listener", "Summary", "check_device", "preflight", "run", "work"]
@@ -223,7 +224,11 @@ def _in_step(account: Account, crew: Crew, settings: Mapping[tuple[str, str], Se
 
 def _is_shared(family: Family, settings: Mapping[tuple[str, str], Setting]) -> bool:
     cell = family[0]
-    return cell.batch > 1 and not mixes_images(settings[cell.model, cell.data].model.network)
+    return (
+        cell.batch > 1
+        and not recipe(cell.method).costly
+        and not mixes_images(settings[cell.model, cell.data].model.network)
+    )
 
 
 def _side_by_side(account: Account, jobs: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from wildtta.bench.config import Config, ConfigError
 from wildtta.data import Data, DataError, open_data
 from wildtta.models import Model, load_model
+from wildtta.recipes import recipe
 from wildtta.runners.together import mixes_images
 from wildtta.streams import SCENARIOS
 
@@ -145,11 +146,12 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
 def families(cells: Sequence[Cell], settings: Mapping[tuple[str, str], Setting]) -> list[tuple[Cell, ...]]:
     """Which cells run together, as one fleet: those of single images that differ in their images or their seed alone.
 
+    A costly method's go alone: an image of theirs is work enough for the device.
     They depend on the plan and not on what is done already, so that a run which was stopped ends with the same numbers.
     """
     found: dict[Cell, list[Cell]] = {}
     mixing = {key: mixes_images(setting.model.network) for key, setting in settings.items()}
     for cell in cells:
-        alone = cell.batch > 1 or mixing[cell.model, cell.data]
+        alone = cell.batch > 1 or mixing[cell.model, cell.data] or recipe(cell.method).costly
         found.setdefault(cell if alone else replace(cell, domains=(), kind="", seed=0), []).append(cell)
     return [tuple(group[start : start + _MOST]) for group in found.values() for start in range(0, len(group), _MOST)]

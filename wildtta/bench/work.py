@@ -133,6 +133,8 @@ class Workshop:
         digests = self._digests[_place(cell)]
         paths = {need: self.store.sources / _source_name(cell, need, *digests) for need in _needs(cell)}
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
+        if "statistics" in recipe(cell.method).hyperparameters:
+            settings["statistics"] = (setting.model.preprocessing.mean, setting.model.preprocessing.std)
         runner = "distributed" if self.crew.size > 1 else "captured" if device.type == "cuda" else "eager"
         network = setting.model.network
         adapter = adapt(network, cell.method, guard=cell.guard, runner=runner, seed=cell.seed, **settings)

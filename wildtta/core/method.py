@@ -53,6 +53,12 @@ class Method(nn.Module):
     selected, or with a loss, gradient or result that is not finite, changes neither parameters nor optimiser nor selection.
     """
 
+    prior = 0.0
+    """With `batch_statistics`, the share that the source's BatchNorm statistics keep."""
+
+    capturable = True
+    """Whether a step is one piece of work for the device, so that recording it as a graph is worth while."""
+
     def __init__(
         self,
         layout: Layout,

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from wildtta.core.episodic import Episodic
 from wildtta.core.guards import Outcome
 from wildtta.core.method import Method
 from wildtta.core.prediction import Prediction
@@ -46,6 +47,11 @@ class Distributed(Eager):
             raise ValueError(
                 "the network has BatchNorm layers, whose statistics are those of the images in one process; a stream "
                 "cannot be spread over several, run it in one"
+            )
+        if isinstance(method, Episodic):
+            raise ValueError(
+                "a method that forgets with every image gains nothing from other processes; give each its own adapter, and "
+                "its share of the images"
             )
         if method.alignment is not None:
             raise ValueError(

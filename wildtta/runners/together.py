@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wildtta.core import tree
 from wildtta.core.guards import Outcome
 from wildtta.core.method import Differentiate, Method
 from wildtta.core.tree import State
+from wildtta.core.vmapping import functional_differentiate, vmapped
 from wildtta.network import Network
 
 __all__ = ["Together", "mixes_images"]
@@ -38,20 +38,10 @@ class Together:
         """One step of every stream (streams × batch × channels × height × width); differentiating is done by vmap's own means."""
 
         def one(state: State, images: Tensor) -> tuple[State, Outcome]:
-            return self.method.step(network, state, images, _differentiate)
+            return self.method.step(network, state, images, functional_differentiate)
 
-        # the fused attention kernels have no rule for a vmapped backward pass, nor nn.MultiheadAttention's any rule at all
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            with sdpa_kernel(SDPBackend.MATH):
-                return torch.func.vmap(one)(state, images)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _differentiate(loss_of: object, theta: Tensor) -> tuple[Tensor, State]:
-    return torch.func.grad(loss_of, has_aux=True)(theta)  # type: ignore[arg-type]
+        with vmapped():
+            return torch.func.vmap(one)(state, images)
 
 
 def mixes_images(module: torch.nn.Module) -> bool:
