@@ -325,6 +325,23 @@ def test_marginal_entropy_is_that_of_the_mean_prediction() -> None:
     assert marginal_entropy()(prediction) > wildtta.core.entropy()(prediction).mean()
 
 
+@pytest.mark.slow
+def test_it_mends_more_noisy_glyphs_than_it_spoils() -> None:
+    from wildtta.data import open_data
+    from wildtta.models import load_model
+
+    model = load_model("glyph-vit")
+    numbers = torch.randperm(2000, generator=torch.Generator().manual_seed(0))[:100]
+    domain = open_data("glyphs", model).domain("impulse_noise", 5)
+    batch, right = model.preprocessing.normalise(domain.read(numbers)[0]), domain.labels[numbers]
+    statistics = (model.preprocessing.mean, model.preprocessing.std)
+    options = {"views": 16, "lr": "x3", "statistics": statistics, "crop": False, "flip": False}
+    with torch.no_grad():
+        before = model.network(batch).argmax(-1) == right
+    after = wildtta.adapt(model.network, "memo", **options)(batch).argmax(-1) == right
+    assert (after & ~before).sum() > (before & ~after).sum()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

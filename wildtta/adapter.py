@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from wildtta import files
+from wildtta.common import Report, compose, description, exported, identity, report_of, take, usable
 from wildtta.core import tree
-from wildtta.core.episodic import Episodic
-from wildtta.core.guards import Guard, Outcome, named_guard
+from wildtta.core.guards import Guard, Outcome
 from wildtta.core.method import Method
 from wildtta.core.tree import State
 from wildtta.network import Network
-from wildtta.recipes import build, recipe
 from wildtta.runners import make_runner
-from wildtta.source import Fisher, Region
 
 __all__ = ["Adapter", "Report", "adapt"]
-
-
-@dataclass(frozen=True)
-class Report:
-    """What an adapter has done since it was made or reset.
-
-    Attributes:
-        seen: images predicted and offered for learning.
-        selected: images that taught.
-        updates: steps that moved the parameters.
-        resets: how often a guard set the stream back.
-        skipped: batches whose loss, gradient or prediction was not finite; they were predicted and changed nothing. (Images,
-            where every image is an episode of its own.)
-        loss: of the last step that taught; NaN before the first.
-    """
-
-    seen: int
-    selected: int
-    updates: int
-    resets: int
-    skipped: int
-    loss: float
 
 
 def adapt(
@@ -88,18 +63,8 @@ def adapt(
     """
     with torch.inference_mode(False):
         view = Network(network, head=head, kind=kind, layers=layers)
-        if callable(method):
-            if hyperparameters:
-                raise TypeError(
-                    f"hyper-parameters {list(hyperparameters)} were given beside a composed method; compose it with them"
-                )
-            composed, name = method(view), getattr(method, "__name__", "custom")
-        else:
-            composed, name = build(view, method, hyperparameters), method
-            hyperparameters = recipe(method).hyperparameters | hyperparameters
-        if guard is not None:
-            composed.guards.append(named_guard(guard) if isinstance(guard, str) else guard)
-        return Adapter(view, composed, name=name, runner=runner, seed=seed, settings=hyperparameters)
+        composed, name, settings = compose(view, method, guard, hyperparameters)
+        return Adapter(view, composed, name=name, runner=runner, seed=seed, settings=settings)
 
 
 class Adapter(nn.Module):
@@ -131,7 +96,7 @@ class Adapter(nn.Module):
         self.method = method.to(network.head[0].device)
         self.runner = make_runner(runner, self.method, network)
         self.name = name
-        self.settings = {key: _description(value) for key, value in (settings or {}).items() if value is not None}
+        self.settings = description(settings or {})
         self.seed = seed
         self.outcome: Outcome | None = None
         self._fingerprint = network.fingerprint()
@@ -169,25 +134,7 @@ class Adapter(nn.Module):
 
     def _accept(self, images: Tensor) -> Tensor:
         """Check a batch; the network itself is asked once for each new kind of batch."""
-        if not isinstance(images, Tensor):
-            raise TypeError(f"images must be a tensor, but are {type(images).__name__}")
-        if not images.is_floating_point():
-            raise TypeError(
-                f"images must be floats, preprocessed as the network expects, but are {images.dtype}; "
-                "convert them, e.g. images.float() / 255, and normalise"
-            )
-        if images.ndim != 4 or (len(images) == 0 and not self.runner.empty_batches):
-            hint = "; add a batch axis with images[None]" if images.ndim == 3 else ""
-            raise ValueError(
-                f"images must have shape batch × channels × height × width, but have {tuple(images.shape)}{hint}"
-            )
-        theta = self.state["stream"]["theta"]
-        if images.device != theta.device:
-            raise ValueError(
-                f"images are on {images.device}, the adapter is on {theta.device}; move one of them with .to(…)"
-            )
-        if images.is_inference():
-            images = images.clone()
+        images = usable(images, self.state["stream"]["theta"].device, "adapter", empty=self.runner.empty_batches)
         autocast = torch.is_autocast_enabled(images.device.type)
         signature = (images.shape[1:], len(images) == 1, images.dtype, images.device, autocast)
         if signature not in self._checked and len(images):
@@ -200,8 +147,7 @@ class Adapter(nn.Module):
     @property
     def report(self) -> Report:
         """What has happened so far (reading it waits for the device)."""
-        counters = {name: int(value) for name, value in self.state["counters"].items()}
-        return Report(**counters, loss=float(self.state["loss"]))
+        return report_of(self.state)
 
     def reset(self) -> None:
         """Forget everything: parameters, optimiser, selection, guards and counters are as they were at the start."""
@@ -230,39 +176,12 @@ class Adapter(nn.Module):
     def set_extra_state(self, extra: dict[str, Any]) -> None:
         self._take(extra["state"], json.loads(extra["identity"]), "the state_dict")
 
-    def _take(self, leaves: dict[str, Tensor], identity: dict[str, Any], origin: str) -> None:
-        for what, mine in self._identity().items():
-            if identity.get(what) != mine:
-                raise ValueError(
-                    f"{origin} is the state of another adapter: {_difference(what, identity.get(what), mine)}"
-                )
-        self.state = tree.unflatten(self._fitting(leaves, origin), self.state)
+    def _take(self, leaves: dict[str, Tensor], found: dict[str, Any], origin: str) -> None:
+        self.state = take(leaves, found, self._identity(), self.state, origin)
         self.seed, self.outcome = int(self.state["seed"]), None
 
-    def _fitting(self, leaves: dict[str, Tensor], origin: str) -> dict[str, Tensor]:
-        """These leaves on this adapter's device, if they fit its state; else an error."""
-        own = tree.flatten(self.state)
-        if leaves.keys() != own.keys():
-            raise ValueError(
-                f"{origin} does not hold the state of this method: {sorted(leaves.keys() ^ own.keys())} differ"
-            )
-        for name, leaf in leaves.items():
-            if leaf.shape != own[name].shape or leaf.dtype != own[name].dtype:
-                raise ValueError(
-                    f"{origin}: {name} is {leaf.dtype} of shape {tuple(leaf.shape)}, "
-                    f"where {own[name].dtype} of shape {tuple(own[name].shape)} was expected"
-                )
-            if name.startswith("stream") and not torch.isfinite(leaf).all():
-                raise ValueError(f"{origin}: {name} is not finite; it is damaged")
-        return {name: leaf.to(own[name].device).clone() for name, leaf in leaves.items()}
-
     def _identity(self) -> dict[str, Any]:
-        return {
-            "method": self.name,
-            "settings": self.settings,
-            "composition": repr(self.method),
-            "network": self._fingerprint,
-        }
+        return identity(self.method, self.name, self.settings, self._fingerprint)
 
     @torch.inference_mode(False)
     def export(self) -> nn.Module:
@@ -270,17 +189,7 @@ class Adapter(nn.Module):
 
         Its BatchNorm layers go on normalising with the statistics of each batch, as they did while it learnt.
         """
-        if isinstance(self.method, Episodic):
-            raise ValueError(
-                f"{self.name!r} forgets what it learnt with every image, so there are no adapted weights to export; the network "
-                "that you gave is what is left"
-            )
-        if self.method.alignment is not None:
-            raise ValueError(
-                f"{self.name!r} moves features before the head, which a plain network does not do; keep the adapter and use "
-                "`with adapter.frozen()`"
-            )
-        return self.network.export(self.method.layout.unpack(self.state["stream"]["theta"]))
+        return exported(self.network, self.method, self.state, self.name, "adapter")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -304,22 +213,3 @@ class Adapter(nn.Module):
 
     def extra_repr(self) -> str:
         return f"method={self.name!r}"
-
-
-def _description(value: Any) -> Any:
-    """A hyper-parameter as it can stand in a file."""
-    if isinstance(value, Region | Fisher):
-        return value.digest()
-    if isinstance(value, Tensor) or hasattr(value, "tolist"):
-        return value.tolist()
-    try:
-        return json.loads(json.dumps(value))
-    except TypeError:
-        return getattr(value, "__qualname__", type(value).__qualname__)
-
-
-def _difference(what: str, found: Any, mine: Any) -> str:
-    if isinstance(found, dict) and isinstance(mine, dict):
-        keys = [key for key in {**found, **mine} if found.get(key) != mine.get(key)]
-        return "; ".join(f"{key} is {found.get(key)!r}, here it is {mine.get(key)!r}" for key in keys)
-    return f"its {what} is {found!r}, here it is {mine!r}"

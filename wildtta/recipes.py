@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from wildtta.core.episodic import Episodic
@@ -20,10 +21,12 @@ from wildtta.core.measures import entropy, marginal_entropy, shape_dependence
 from wildtta.core.method import Method
 from wildtta.core.regional import Neighbourhood, region_confidence, regional_entropy
 from wildtta.core.regularisers import fisher_anchor
+from wildtta.core.restoring import Restoring
 from wildtta.core.selections import confident_region, non_redundant, reliable, shape_sensitive
 from wildtta.core.updates import Rate, Update, adamw, sgd, sharpness_aware
 from wildtta.core.views import Statistics, augmix
 from wildtta.core.weightings import decaying, growing
+from wildtta.diffusion import Diffusion, diffuse_back, load
 from wildtta.network import Network
 from wildtta.source import Fisher, Region
 
@@ -65,6 +68,7 @@ _RECIPES: dict[str, Recipe] = {}
 _HOW_TO_GET = {
     "region": "region=wildtta.Region.estimate(network, source_images)",
     "fisher": "fisher=wildtta.Fisher.estimate(network, source_images)",
+    "diffusion": "diffusion=FOLDER, of an unconditional model of diffusers trained on images like those of the source",
 }
 
 
@@ -402,6 +406,7 @@ def memo(
     optimiser: str | None = None,
     decay: float = 0.01,
     severity: float = 1.0,
+    crop: bool = True,
     flip: bool = True,
     prior: float = 16 / 17,
     at_once: int = 1,
@@ -414,9 +419,10 @@ def memo(
     ("vit"). The paper takes 64 views, and 32 of images of 32 pixels. A `lr` that is a function is given the number of views.
     Where there is BatchNorm, `prior` (16/17) is the share of the source's statistics, and the rest is that of the views, or of
     the image when it is predicted. Views are made of pixels, so `statistics`, the (mean, deviation) that the images were
-    normalised with, must be your network's: the default is ImageNet's; a benchmark gives those of its model. Without `flip` no
-    view is mirrored, for images such as characters. `at_once` images side by side, with parameters of their own, make use of
-    a large GPU; `chunk` views in a pass save memory (0: all of them in one).
+    normalised with, must be your network's: the default is ImageNet's; a benchmark gives those of its model. Without `crop`
+    and `flip` views are AugMix alone: for images such as characters, of which a crop or a mirror makes others. `at_once`
+    images side by side, with parameters of their own, make use of a large GPU; `chunk` views in a pass save memory (0: all
+    of them in one).
     """
     name = ("adamw" if network.kind == "vit" else "sgd") if optimiser is None else optimiser
     usual = {"sgd": 2.5e-4, "adamw": 1e-5}.get(name)
@@ -426,12 +432,53 @@ def memo(
     update: Update = adamw(rate, decay=decay) if name == "adamw" else sgd(rate, momentum=0.0)
     return Episodic(
         network.everything(),
-        augmix(views, statistics, severity=severity, flip=flip),
+        augmix(views, statistics, severity=severity, crop=crop, flip=flip),
         marginal_entropy(),
         update,
         prior=prior,
         at_once=at_once,
         chunk=chunk,
+    )
+
+
+@register("dda", costly=True)
+def dda(
+    network: Network,
+    *,
+    diffusion: Diffusion | Path | str,
+    statistics: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    steps: int | None = None,
+    start: int | None = None,
+    scale: float | None = None,
+    down: int | None = None,
+    chunk: int = 16,
+    resize: bool = False,
+    precision: str | None = None,
+) -> Restoring:
+    """Images go back to the source domain, the network stays as it is (Gao et al., CVPR 2023).
+
+    p = ½ p(x) + ½ p(x₀), where x₀ is x with noise, brought back by an unconditional diffusion model:
+    x_{i−1} ~ p(x_{i−1} | x_i) − `scale` · ∇ ‖φ(x) − φ(x̂₀)‖₂ from `start` of `steps` on, φ = smaller by `down` and large again.
+    Published, and the default for a model that does not say what suits it: 100 steps, from 50, 6.0 and 4. `diffusion` is such a
+    model, its folder (diffusers') or checkpoint (guided-diffusion's), or "glyphs"; it needs `pip install "wildtta[dda]"`.
+    It sees pixels, so `statistics`, the (mean, deviation) that the images were normalised with, must be your network's: the
+    default is ImageNet's; a benchmark gives those of its model. The norm is each image's own, where the reference's is the
+    batch's: an image's result does not depend on its neighbours. `chunk` images go side by side; `resize` brings images to the
+    model's size and back; `precision` is the diffusion model's ("bf16", "fp16", "float32").
+    """
+    return Restoring(
+        network,
+        diffuse_back(
+            load(diffusion),
+            statistics,
+            steps=steps,
+            start=start,
+            scale=scale,
+            down=down,
+            chunk=chunk,
+            resize=resize,
+            precision=precision,
+        ),
     )
 
 

@@ -183,6 +183,15 @@ def test_mirror_images_can_be_left_out() -> None:
     assert "flip=False" in repr(augmix(3, HALF, flip=False))
 
 
+def test_crops_can_be_left_out() -> None:
+    batch = pictures(1).expand(30, -1, -1, -1)
+    assert torch.equal(_cropped(batch, torch.arange(30), crop=False, flip=False), batch)
+    either = _cropped(batch, torch.arange(30), crop=False)
+    mirrored = [torch.equal(one, batch[0].flip(-1)) for one in either]
+    assert 5 < sum(mirrored) < 25
+    assert all(torch.equal(one, batch[0]) for one, other in zip(either, mirrored, strict=True) if not other)
+
+
 def test_views_depend_on_an_images_key_alone() -> None:
     views, batch, names = augmix(5, HALF), pictures(3) / 127.5 - 1, torch.tensor([3, 9, 4])
     found = views(batch, names)

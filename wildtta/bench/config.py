@@ -44,6 +44,7 @@ class Config:
         guards: "none" and names that `wildtta.adapt` takes.
         seeds: of the order of images, and of the methods' random numbers.
         images: at most so many images of each corruption (a fixed random part; empty: all).
+        sample: at most so many for the costly methods; the source is then run on these images too, to compare with.
         batch: instead of the scenario's own.
         options: of the scenarios, by name ("shift.ratio = 1000", "correlated.concentration = 0.1").
         settings: hyper-parameters, by name ("lr = 1e-4" for all methods that have it, "recap.tau = 1.0" for one).
@@ -64,6 +65,7 @@ class Config:
     guards: list[str] = field(default_factory=lambda: ["none"])
     seeds: list[int] = field(default_factory=lambda: [2023])
     images: int | None = None
+    sample: int | None = None
     batch: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -104,7 +106,7 @@ class Config:
         for severity in self.severities:
             if not 1 <= severity <= 5:
                 raise ConfigError(f"severities go from 1 to 5, but {severity} was given")
-        for name in ("images", "batch", "calibration", "threads", "jobs"):
+        for name in ("images", "sample", "batch", "calibration", "threads", "jobs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, but is {value}")

@@ -25,6 +25,7 @@ from wildtta.bench.crew import Crew, muster
 from wildtta.bench.gallery import write_gallery
 from wildtta.bench.on_ray import on_ray
 from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
+from wildtta.bench.restore import check_diffusion
 from wildtta.bench.store import Store
 from wildtta.bench.work import Workshop, prepare_source
 from wildtta.data import DataError, Finding
@@ -136,6 +137,7 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         missing = [family for family in groups if any(store.read(cell.name) is None for cell in family)]
         summary = Summary(len(cells), len(cells) - sum(map(len, missing)))
         listener.begin(summary.cells, summary.kept)
+        check_diffusion([cell for family in missing for cell in family], settings)
         write_gallery(store, config, settings)
         prepare_source(store, [cell for family in missing for cell in family], settings)
         account = Account(store, missing, summary, listener)

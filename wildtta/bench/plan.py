@@ -111,7 +111,9 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
             raise
         except (TypeError, ValueError) as error:
             raise ConfigError(f"scenario {scenario!r}: {error}") from error
-        for stream, seed, method, guard in itertools.product(streams, config.seeds, config.methods, config.guards):
+        for stream, seed, (method, images), guard in itertools.product(
+            streams, config.seeds, _with_limits(config), config.guards
+        ):
             kinds_here = tuple(dict.fromkeys(kind for kind, _ in stream))
             cells.append(
                 Cell(
@@ -126,7 +128,7 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
                     guard=None if guard == "none" else guard,
                     seed=seed,
                     batch=config.batch or found.batch,
-                    images=config.images,
+                    images=images,
                     options=tuple(options.items()),
                     settings=tuple(config.settings_of(method).items()),
                     calibration=config.calibration,
@@ -141,6 +143,14 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
     cells = list(dict.fromkeys(cells))  # data without severities are run once, however many were asked for
     order = {kind: place for place, kind in enumerate(dict.fromkeys(cell.domains for cell in cells))}
     return sorted(cells, key=lambda cell: (config.data.index(cell.data), order[cell.domains]))
+
+
+def _with_limits(config: Config) -> list[tuple[str, int | None]]:
+    """The methods, and how many images of each corruption they get."""
+    few = [count for count in (config.images, config.sample) if count is not None]
+    costly = [method for method in config.methods if config.sample is not None and recipe(method).costly]
+    found = [(method, min(few) if method in costly else config.images) for method in config.methods]
+    return [*found, ("source", min(few))] if costly and "source" in config.methods else found
 
 
 def families(cells: Sequence[Cell], settings: Mapping[tuple[str, str], Setting]) -> list[tuple[Cell, ...]]:

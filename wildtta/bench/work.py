@@ -13,18 +13,20 @@ from typing import Any
 import torch
 
 import wildtta
-from wildtta.adapter import Adapter, Report, adapt
+from wildtta.adapter import Adapter, adapt
 from wildtta.bench.crew import ALONE, Crew
 from wildtta.bench.images import Batch, Kept, read_ahead
 from wildtta.bench.meter import Meter
 from wildtta.bench.plan import Cell, Setting, fit
+from wildtta.bench.restore import diffusion_of, keep_on_disk, restore_ahead
 from wildtta.bench.store import Store
-from wildtta.core import tree
+from wildtta.common import Report
 from wildtta.data import DataError
+from wildtta.diffusion import Diffusion, load
+from wildtta.fleets import Fleet, fleet
 from wildtta.models import load_model
 from wildtta.recipes import recipe
 from wildtta.runners.distributed import Distributed
-from wildtta.runners.together import Together, pick
 from wildtta.source import Fisher, Region
 from wildtta.streams import Stream, scenario
 
@@ -45,6 +47,7 @@ class Workshop:
         self._settings: dict[Any, Setting] = {}
         self._digests: dict[Any, tuple[str, str]] = {}
         self._domains: dict[Any, Kept] = {}
+        self._diffusions: dict[str, Diffusion] = {}
 
     def run(self, family: tuple[Cell, ...], progress: Progress) -> None:
         """Run a cell, or some that go side by side as one fleet of streams, and write their results."""
@@ -55,16 +58,29 @@ class Workshop:
         setting = self._setting(first)
         lanes = [_Lane(cell, [self._domain(cell, setting, *domain) for domain in cell.domains]) for cell in family]
         with precision(first.precision, device):
-            adapter = self._adapter(first, setting, device)
+            adapter = self._adapter(family, setting, device)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
+            restored: dict[str, Any] = {}
+            if isinstance(adapter, Adapter) and self.crew.size == 1:
+                batches = lanes[0].stream.batches()
+                restored = restore_ahead(
+                    adapter,
+                    setting,
+                    self.store,
+                    first,
+                    lanes[0].domains,
+                    batches,
+                    lambda done, images: progress(done, images, float("nan")),
+                )
             begun = told = time.perf_counter()
             if self.crew.size > 1:
+                assert isinstance(adapter, Adapter)
                 steps = _together(adapter, setting, lanes[0], self.crew)
+            elif isinstance(adapter, Fleet):
+                steps = _side_by_side(adapter, setting, lanes)
             else:
-                steps = (
-                    _alone(adapter, setting, lanes[0]) if len(lanes) == 1 else _side_by_side(adapter, setting, lanes)
-                )
+                steps = _alone(adapter, setting, lanes[0])
             for _ in steps:
                 if time.perf_counter() - told > 1:
                     told = time.perf_counter()
@@ -88,6 +104,7 @@ class Workshop:
                         "unreadable": len(lane.stream) - lane.meter.seen,
                         "forwards": lane.steps * method.forwards,
                         "backwards": lane.steps * method.backwards,
+                        "diffusion_steps": lane.meter.seen * method.diffusion_steps,
                         "updates": lane.report.updates,
                         "resets": lane.report.resets,
                         "skipped": lane.report.skipped,
@@ -98,6 +115,7 @@ class Workshop:
                         "processes": self.crew.size,
                         "peak_memory_mib": _peak_memory(device),
                         "started": started,
+                        **({"adapted": restored} if restored else {}),
                     },
                     "provenance": self._provenance(lane.cell, setting, adapter, device),
                 },
@@ -129,18 +147,28 @@ class Workshop:
         self._domains[key] = self._domains.pop(key)  # the most recently used last
         return self._domains[key]
 
-    def _adapter(self, cell: Cell, setting: Setting, device: torch.device) -> Adapter:
-        digests = self._digests[_place(cell)]
+    def _adapter(self, family: tuple[Cell, ...], setting: Setting, device: torch.device) -> Adapter | Fleet:
+        """What runs a cell, or some side by side: they differ in their images and seeds alone."""
+        cell, digests = family[0], self._digests[_place(family[0])]
         paths = {need: self.store.sources / _source_name(cell, need, *digests) for need in _needs(cell)}
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
         if "statistics" in recipe(cell.method).hyperparameters:
             settings["statistics"] = (setting.model.preprocessing.mean, setting.model.preprocessing.std)
+        if place := diffusion_of(cell, setting):
+            settings["diffusion"] = self._diffusions[place] = self._diffusions.get(place) or load(place)
         runner = "distributed" if self.crew.size > 1 else "captured" if device.type == "cuda" else "eager"
+        settings |= {"guard": cell.guard, "runner": runner}
         network = setting.model.network
-        adapter = adapt(network, cell.method, guard=cell.guard, runner=runner, seed=cell.seed, **settings)
+        if len(family) > 1:
+            seeds = [cell.seed for cell in family]
+            return fleet(network, cell.method, streams=len(family), seed=seeds, **settings).to(device)
+        adapter = adapt(network, cell.method, seed=cell.seed, **settings)
+        keep_on_disk(adapter, self.store)
         return adapter.to(device)
 
-    def _provenance(self, cell: Cell, setting: Setting, adapter: Adapter, device: torch.device) -> dict[str, Any]:
+    def _provenance(
+        self, cell: Cell, setting: Setting, adapter: Adapter | Fleet, device: torch.device
+    ) -> dict[str, Any]:
         model_digest, data_digest = self._digests[_place(cell)]
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "cpu")
         return {
@@ -222,38 +250,29 @@ def _together(adapter: Adapter, setting: Setting, lane: _Lane, crew: Crew) -> It
     lane.report = adapter.report
 
 
-def _side_by_side(adapter: Adapter, setting: Setting, lanes: list[_Lane]) -> Iterator[None]:
+def _side_by_side(streams: Fleet, setting: Setting, lanes: list[_Lane]) -> Iterator[None]:
     """A fleet: at each step the next image of every stream. A stream that ends leaves."""
-    network, fleet = adapter.network, Together(adapter.method)
-    device = adapter.state["stream"]["theta"].device
-    state = fleet.init(network, [lane.cell.seed for lane in lanes])
-    runner = type(adapter.runner)(fleet, network)  # type: ignore[arg-type]
-    going = [(lane, lane.batches(device)) for lane in lanes]
+    device = streams.device
+    going = [(place, lane.batches(device)) for place, lane in enumerate(lanes)]
     while going:
-        arrived = [(lane, source, batch) for lane, source in going if (batch := next(source, None)) is not None]
-        if len(arrived) < len(going):
-            runner.forget()
-            present = {id(lane) for lane, _, _ in arrived}
-            for place, (lane, _) in enumerate(going):
-                if id(lane) not in present:
-                    lane.report = _report(state, place)
-            stay = [place for place, (lane, _) in enumerate(going) if id(lane) in present]
-            state = pick(state, torch.tensor(stay, dtype=torch.int64, device=device))
+        arrived: list[tuple[int, Batch]] = []
+        for place, source in going:
+            if (batch := next(source, None)) is None:
+                lanes[place].report = streams.report(place)
+                streams.leave(place)
+            else:
+                arrived.append((place, batch))
         if arrived:
-            images = setting.model.preprocessing.normalise(torch.stack([batch[0] for _, _, batch in arrived]))
-            if lanes[0].steps == 0:
-                network.check(images[0])
-            state, outcome = runner.step(state, images)
-            for place, (lane, _, (_, labels, places)) in enumerate(arrived):
-                lane.meter.add(outcome.logits[place], labels.to(device), outcome.mask[place], places)
-                lane.steps += 1
-        going = [(lane, source) for lane, source, _ in arrived]
+            images = setting.model.preprocessing.normalise(torch.cat([batch[0] for _, batch in arrived]))
+            counts = [len(batch[0]) for _, batch in arrived]
+            answers = streams(dict(zip((place for place, _ in arrived), images.split(counts), strict=True)))
+            for place, (_, labels, places) in arrived:
+                outcome = streams.outcome(place)
+                assert outcome is not None
+                lanes[place].meter.add(answers[place], labels.to(device), outcome.mask, places)
+                lanes[place].steps += 1
+        going = [(place, source) for place, source in going if place in streams]
         yield
-
-
-def _report(state: tree.State, place: int) -> Report:
-    counters = {name: int(value[place]) for name, value in state["counters"].items()}
-    return Report(**counters, loss=float(state["loss"][place]))
 
 
 # -- what a method needs of the source domain --------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from wildtta.core.method import Method
 from wildtta.core.prediction import Prediction
 from wildtta.core.regional import Neighbourhood, region_confidence, regional_entropy, regional_instability
 from wildtta.core.regularisers import Regulariser, fisher_anchor
+from wildtta.core.restoring import Restoration, Restoring
 from wildtta.core.selections import (
     Selection,
     above,
@@ -33,6 +34,8 @@ __all__ = [
     "Outcome",
     "Prediction",
     "Regulariser",
+    "Restoration",
+    "Restoring",
     "Selection",
     "Update",
     "Views",

@@ -59,6 +59,9 @@ class Method(nn.Module):
     capturable = True
     """Whether a step is one piece of work for the device, so that recording it as a graph is worth while."""
 
+    diffusion_steps = 0
+    """How many passes of a diffusion model an image takes, each with its gradient."""
+
     def __init__(
         self,
         layout: Layout,

@@ -62,15 +62,16 @@ class sgd(Update):
     def __init__(self, lr: Rate, momentum: float = 0.9) -> None:
         super().__init__()
         self.lr, self.momentum = _checked(lr), momentum
+        self._coasts = momentum != 0  # a flag of its own: a momentum for each stream can decide nothing
 
     def init(self, theta: Tensor) -> State:
-        return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
+        return {"velocity": torch.zeros_like(theta)} if self._coasts else {}
 
     def forward(
         self, first: Evaluation, evaluate: Evaluate, theta: Tensor, state: State
     ) -> tuple[Tensor, State, Evaluation]:
         rate = _rate(self.lr, first)
-        if not self.momentum:
+        if not self._coasts:
             return theta - rate * first.gradient, state, first
         velocity = self.momentum * state["velocity"] + first.gradient
         return theta - rate * velocity, {"velocity": velocity}, first

@@ -68,19 +68,22 @@ class augmix(Views):
         statistics: mean and deviation of each channel that the images were normalised with: views are made of pixels from 0
             to 1, so the normalisation is undone first (what is beyond 0 and 1 is clipped), and done again after.
         severity: an operation's strength is drawn from U(0.1, `severity`), of 10.
-        flip: mirror every other view. Leave it out where a mirror image is of another class, as characters are.
+        crop, flip: crop the views, and mirror every other one. Leave out what can make another class of an image: a character's
+            mirror image, or what a crop leaves of an object that fills the whole picture.
     """
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, count: int, statistics: Statistics, *, severity: float = 1.0, flip: bool = True) -> None:
+    def __init__(
+        self, count: int, statistics: Statistics, *, severity: float = 1.0, crop: bool = True, flip: bool = True
+    ) -> None:
         super().__init__()
         if count < 1:
             raise ValueError(f"there must be at least 1 view of an image, but views is {count}")
         if not 0.1 <= severity <= 10:
             raise ValueError(f"severity goes from 0.1 to 10, but is {severity}")
-        self.count, self.severity, self.flip = count, severity, flip
+        self.count, self.severity, self.crop, self.flip = count, severity, crop, flip
         self.statistics = _checked(statistics)
         for name, values in zip(("mean", "deviation"), self.statistics, strict=True):
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
@@ -97,7 +100,7 @@ class augmix(Views):
         # what is not finite has no level, and would be an index out of range
         levels = (images.float() * deviation + mean).nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).mul(255).round()
         levels = levels[:, None].expand(-1, self.count, -1, -1, -1).flatten(0, 1)
-        mixed = self._mix(_cropped(levels, own, flip=self.flip), own)
+        mixed = self._mix(_cropped(levels, own, crop=self.crop, flip=self.flip), own)
         return ((mixed / 255 - mean) / deviation).to(images.dtype).unflatten(0, (len(images), self.count))
 
     def _mix(self, clean: Tensor, keys: Tensor) -> Tensor:
@@ -118,7 +121,7 @@ class augmix(Views):
         return share * clean + (1 - share) * mix
 
     def extra_repr(self) -> str:
-        return f"count={self.count}, statistics={self.statistics}, severity={self.severity}, flip={self.flip}"
+        return f"count={self.count}, statistics={self.statistics}, severity={self.severity}, crop={self.crop}, flip={self.flip}"
 
 
 def _checked(statistics: Statistics) -> Statistics:
@@ -233,11 +236,13 @@ class Box(NamedTuple):
     height: Tensor
 
 
-def _cropped(levels: Tensor, keys: Tensor, *, flip: bool = True) -> Tensor:
-    """A crop of each image, mirrored or not, as large as the image."""
+def _cropped(levels: Tensor, keys: Tensor, *, crop: bool = True, flip: bool = True) -> Tensor:
+    """A crop of each image, or all of it, mirrored or not, as large as the image."""
     mirrored = random.uniform(random.fold(keys, _FLIP)) < (0.5 if flip else 0.0)
     keys = random.fold(keys, _CROP)
     height, width = levels.shape[-2:]
+    if not crop:
+        return torch.where(_each(mirrored), levels.flip(-1), levels)
     if max(height, width) <= _SMALL:
         across, down = (_drawn_below(2 * _PADDING + 1, random.uniform(keys, (2,))) - _PADDING).unbind(-1)
         return shifted(levels, across, down, mirrored)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -15,15 +15,16 @@ __all__ = ["functional_differentiate", "vmapped"]
 
 
 @contextmanager
-def vmapped() -> Iterator[None]:
+def vmapped(*, fused: bool = False) -> Iterator[None]:
     """Inside, attention takes paths that can be vmapped.
 
-    The fused attention kernels have no rule for a vmapped backward pass, nor nn.MultiheadAttention's fast path any rule at all.
+    nn.MultiheadAttention's fast path has no rule for vmap at all, nor have the fused attention kernels one for a vmapped backward
+    pass: `fused` leaves these alone, where what is vmapped calls them on plain tensors.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with nullcontext() if fused else sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

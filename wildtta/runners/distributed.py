@@ -18,6 +18,7 @@ from wildtta.core.episodic import Episodic
 from wildtta.core.guards import Outcome
 from wildtta.core.method import Method
 from wildtta.core.prediction import Prediction
+from wildtta.core.restoring import Restoring
 from wildtta.core.tree import State
 from wildtta.network import Align, Network
 from wildtta.runners.eager import Eager, differentiate
@@ -48,10 +49,10 @@ class Distributed(Eager):
                 "the network has BatchNorm layers, whose statistics are those of the images in one process; a stream "
                 "cannot be spread over several, run it in one"
             )
-        if isinstance(method, Episodic):
+        if isinstance(method, Episodic | Restoring):
             raise ValueError(
-                "a method that forgets with every image gains nothing from other processes; give each its own adapter, and "
-                "its share of the images"
+                "a method that keeps nothing of the images it has seen gains nothing from other processes; give each its own "
+                "adapter, and its share of the images"
             )
         if method.alignment is not None:
             raise ValueError(
