@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all lint bench studies docs clean
 
 demo: $(READY)
 	$(BIN)/wildtta demo --out runs/demo
@@ -22,6 +22,10 @@ lint: $(READY)
 # Cost of the losses and of a step: tables, no judgement.
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py
+
+# The paper's studies on the embedded set; the page is runs/studies/index.html.
+studies: $(READY)
+	$(BIN)/wildtta study all --out runs/studies --threads 2
 
 # The documentation as a site, in site/: open site/index.html. A warning is an error.
 docs: $(READY)

@@ -42,8 +42,9 @@ def adapt(
         network: any classifier whose last layer is affine. It is copied; the original is never changed.
         method: the name of a method (`wildtta.methods()` lists them), or a function that composes one from a `Network`.
         guard: "collapse" lets the collapse guard watch over the stream; or a guard of your own.
-        runner: "eager"; "captured": one CUDA graph a step, for the least time a step on a GPU; "distributed": one stream over
-            the processes of `torchrun`, each of which gives its part of every batch.
+        runner: how a step is executed: "eager", "sparing", "captured", "compiled" or "auto" (see `wildtta.runners`), or
+            "distributed": one stream over the processes of `torchrun`, each of which gives its part of every batch. The numbers
+            are the same up to rounding; to the bit in every run with "eager".
         seed: of the method's random numbers (DeYO's patches).
         head: the name of the last affine layer, where it is not found by itself.
         kind: "resnet" or "vit": whose published defaults apply, where the guess is wrong.

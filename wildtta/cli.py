@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wildtta.bench import Config, Listener, preflight, run
-from wildtta.bench.config import ConfigError, read_toml
+from wildtta.bench.config import ConfigError, _known, read_toml
 from wildtta.bench.crew import muster
 from wildtta.bench.engine import check_device
 
@@ -309,6 +309,46 @@ def report(
 
 
 @app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="One study, several with commas, or all; `list` tells what there is.")],
+    out: Out = Path("runs/studies"),
+    models: Models = None,
+    data: Annotated[str | None, typer.Option(help="glyphs, or LAYOUT:PATH.")] = None,
+    kinds: Kinds = None,
+    severity: Annotated[int | None, typer.Option(help="1 to 5.")] = None,
+    images: Annotated[int | None, typer.Option(help="At most so many of each corruption.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Of the order of images and the methods' random numbers.")] = None,
+    lr: Annotated[str | None, typer.Option(help="Of all methods, × the published one: x3.")] = None,
+    rates: Annotated[str | None, typer.Option(help="OUT/tune/rates.json: each method's own learning rate.")] = None,
+    scale: Annotated[str | None, typer.Option(help="small (as on the glyphs) or full.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The same as --scale small.")] = False,
+    calibration: Annotated[int | None, typer.Option(help="How many source images Σ is estimated on.")] = None,
+    weights: Weights = None,
+    statistics: Statistics = None,
+    source: Source = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
+    threads: Annotated[int | None, typer.Option(help="On a CPU.")] = None,
+    together: Annotated[int | None, typer.Option(help="Streams side by side in a batch, on a GPU.")] = None,
+    until: Annotated[float | None, typer.Option(help="Begin nothing more after so many seconds.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only write the files.")] = False,
+) -> None:
+    """Run one of the paper's studies: figures, a table, and a section of a page.
+
+    On the embedded glyphs if nothing else is said, in a minute or two each. Stop it whenever you like; the same command goes on
+    where it stopped. With `--out RUN/studies`, `wildtta report RUN` shows the studies, too.
+
+    - `wildtta study list` · `wildtta study bounds` · `wildtta study all --out runs/studies`
+    - `wildtta study tune --models timm:resnet50_gn --data imagenet-c:/data/imagenet-c --device cuda`
+    """
+    given = locals()
+    names = ("data", "severity", "images", "lr", "rates", "scale", "calibration", "weights", "statistics", "source", "device",
+             "precision", "threads", "together")  # fmt: skip
+    with _clear_errors():
+        _study(name, out, {key: given[key] for key in names}, models, kinds, seeds, quick, until, quiet)
+
+
+@app.command()
 def check(
     config: ConfigFile = None,
     models: Models = None,
@@ -339,6 +379,145 @@ def check(
     console.print("\nready to run")
 
 
+@app.command()
+def speed(
+    models: Annotated[
+        str, typer.Option(help="As for bench; timm's and torchvision's are made with random weights.")
+    ] = "glyph-resnet",
+    batch: Annotated[str, typer.Option(help="Images a step.")] = "1,64",
+    size: Annotated[int | None, typer.Option(help="Pixels a side, instead of the model's own.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
+    methods: Annotated[str | None, typer.Option(help="All of them if left out.")] = None,
+    runners: Annotated[str | None, typer.Option(help="eager, sparing, captured, compiled, auto.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each takes its turn.")] = 9,
+    threads: Annotated[int | None, typer.Option(help="On a CPU.")] = None,
+    share: Annotated[str, typer.Option(help="Of the images that teach; `own`: what each method selects.")] = "1.0",
+    reference: Annotated[bool, typer.Option(help="Plain loops in the style of research code, too.")] = False,
+    grow: Annotated[str | None, typer.Option(help="How cost grows with classes, batch or streams, instead.")] = None,
+    values: Annotated[str | None, typer.Option(help="At which numbers of them.")] = None,
+    memory: Annotated[bool, typer.Option(help="Measure peak memory.")] = True,
+    channels_last: Annotated[bool, typer.Option(help="Images and networks in channels-last layout.")] = False,
+    small_stem: Annotated[bool, typer.Option(help="Leave out the first pooling, as for images of 64 pixels.")] = False,
+    until: Annotated[float, typer.Option(help="Begin no round of a table after so many seconds.")] = 0.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write the table to this file.")] = None,
+) -> None:
+    """What a step costs: passes through the network, what else is computed, time and memory of methods × runners.
+
+    All take turns within one run, next to the plain Tent loop; a ratio is the median of the ratios within rounds.
+
+    - `wildtta speed --models timm:resnet50_gn --batch 1,64 --device cuda --precision float32,bf16 --reference`
+    - `wildtta speed --models timm:resnet50_gn --grow batch --device cuda --json batch.json`
+    """
+    import json
+
+    from wildtta.bench import speed as measuring
+    from wildtta.bench import speed_table
+
+    with _clear_errors():
+        try:
+            part = None if share == "own" else float(share)
+        except ValueError:
+            raise ConfigError(f"--share takes a number from 0 to 1, or own, but {share!r} was given") from None
+        with _asked_for():
+            options = measuring.Speed(
+                models=_list(models),
+                batches=[_whole("batch", item) for item in _list(batch)],
+                size=size,
+                device=device,
+                precisions=_list(precision),
+                methods=_list(methods) if methods else None,
+                runners=_list(runners) if runners else None,
+                rounds=rounds,
+                threads=threads,
+                share=part,
+                reference=reference,
+                memory=memory,
+                channels_last=channels_last,
+                small_stem=small_stem,
+                until=until,
+            )
+            numbers = [_whole("values", item) for item in _list(values)] if values else None
+            with console.status("") as status:
+                say = lambda text: status.update(escape(text))  # noqa: E731
+                result = measuring.grow(options, grow, numbers, say) if grow else measuring.measure(options, say)
+    header, rows = speed_table.columns(result)
+    table = Table(*header, box=None, header_style="bold")
+    for cells in rows:
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    for line in speed_table.bends(result) if grow else []:
+        console.print(line, highlight=False)
+    busy = f"; {result['load'][0]} processes were running before" if result["load"][0] else ""
+    console.print(f"\n{result['machine']}, {result['threads']} threads, torch {result['torch']}{busy}", highlight=False)
+    for path, text in ((json_file, json.dumps(result, indent=1)), (markdown_file, speed_table.markdown(result))):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+
+
+@contextmanager
+def _asked_for() -> Iterator[None]:
+    from wildtta.bench.speed import SpeedError
+
+    try:
+        yield
+    except SpeedError as error:
+        _fail(str(error))
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="127.0.0.1 is this machine alone; 0.0.0.0 is everybody.")] = "127.0.0.1",
+    port: int = 8000,
+    model: Annotated[
+        str, typer.Option(help="glyph-resnet, glyph-vit, timm:NAME, torchvision:NAME, file.py:function.")
+    ] = ("glyph-resnet"),
+    weights: Weights = None,
+    statistics: Annotated[str, typer.Option(help="own, imagenet, half.")] = "own",
+    region: Annotated[Path | None, typer.Option(help="Σ of the source domain: what `Region.save` wrote.")] = None,
+    fisher: Annotated[Path | None, typer.Option(help="For EATA: what `Fisher.save` wrote.")] = None,
+    source: Annotated[str | None, typer.Option(help="Source images to estimate both on, instead.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
+    threads: Annotated[int, typer.Option(help="Of the model, on a CPU.")] = 1,
+    max_batch: Annotated[int, typer.Option(help="Images in one step over all streams; 1 for none together.")] = 64,
+    max_wait_ms: Annotated[float, typer.Option(help="How long a step waits for other streams.")] = 5.0,
+    state: Annotated[
+        Path | None, typer.Option(help="The folder for snapshots; without one they end with the process.")
+    ] = None,
+    snapshot_images: Annotated[int, typer.Option(help="At most so many images of learning are lost by a crash.")] = 256,
+    idle_minutes: Annotated[float, typer.Option(help="A stream that rests so long is put on disk.")] = 30.0,
+    operator_key_file: Annotated[
+        Path | None, typer.Option(help="A file with the key; or WILDTTA_OPERATOR_KEY.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Anybody on this machine may create streams.")] = False,
+    max_body_mb: Annotated[float, typer.Option(help="Of one request.")] = 16.0,
+    max_pixels: Annotated[int, typer.Option(help="Of one picture.")] = 25_000_000,
+    max_images: Annotated[int, typer.Option(help="Of one request.")] = 64,
+    max_streams: Annotated[int, typer.Option(help="In all.")] = 256,
+    max_waiting: Annotated[int, typer.Option(help="Requests at a time.")] = 256,
+    max_stream_waiting: Annotated[int, typer.Option(help="Requests at a time for one stream.")] = 16,
+    max_memory_mb: Annotated[float, typer.Option(help="Of all bodies and decoded images together.")] = 512.0,
+    timeout_s: Annotated[float, typer.Option(help="For receiving a body, and for waiting.")] = 30.0,
+) -> None:
+    """Serve a model over HTTP that goes on learning, for each stream of images on its own.
+
+    - `wildtta serve --state streams` and open http://127.0.0.1:8000
+    - `wildtta serve --model timm:resnet50_gn --region region.safetensors --device cuda --state streams`
+    """
+    given = {name: value for name, value in locals().items() if name not in ("open_", "operator_key_file")}
+    with _clear_errors():
+        try:
+            from wildtta.serve import Settings
+            from wildtta.serve import serve as run_service
+        except ImportError as error:
+            raise ConfigError(f"this needs more packages ({error}): pip install 'wildtta[serve]'") from error
+        key = operator_key_file.read_text().strip() if operator_key_file else os.environ.get("WILDTTA_OPERATOR_KEY")
+        run_service(Settings(**given, open=open_, operator_key=key or None))
+
+
 # -- running and reporting ---------------------------------------------------------------------------------------------
 
 
@@ -360,6 +539,58 @@ def _run(config: Config, out: Path, *, tables: bool = True) -> None:
             errors.print(next(iter(summary.tracebacks.values())), markup=False)
         else:
             errors.print("set WILDTTA_TRACEBACKS=1 to see where; the same command tries them again", highlight=False)
+        raise typer.Exit(FAILED)
+
+
+def _study(
+    name: str,
+    out: Path,
+    flags: dict[str, Any],
+    models: str | None,
+    kinds: str | None,
+    seeds: str | None,
+    quick: bool,
+    until: float | None,
+    quiet: bool,
+) -> None:
+    import time
+
+    from wildtta.studies import STUDIES, Bench, Choice, TimeOverError, read_summary, run_studies
+
+    if name == "list":
+        table = Table("study", "what it asks", box=None, header_style="bold")
+        for key, found in STUDIES.items():
+            table.add_row(key, found.asks)
+        console.print(table)
+        return
+    names = list(STUDIES) if name == "all" else _list(name)
+    for each in names:
+        _known(each, [*STUDIES, "all", "list"], "study")
+    given = {key: value for key, value in flags.items() if value is not None}
+    given |= {key: _list(value) for key, value in (("models", models), ("kinds", kinds)) if value is not None}
+    if seeds is not None:
+        given["seeds"] = [_whole("seeds", item) for item in _list(seeds)]
+    if quick:
+        given["scale"] = "small"
+    bars = _StudyBars()
+    deadline = float("inf") if until is None else time.monotonic() + until
+    bench = Bench(Choice(**given), out, bars, deadline)
+    with _stoppable(out), bars:
+        try:
+            page = run_studies(names, bench)
+        except TimeOverError:
+            _fail(f"the time is over; what is done is kept in {out}, and the same command goes on from there")
+    for each in names:
+        summary = read_summary(out / each)
+        assert summary is not None
+        console.print(f"\n[bold]{escape(STUDIES[each].title)}[/]", highlight=False)
+        for point in STUDIES[each].findings(summary):
+            console.print(f"- {escape(point)}", soft_wrap=True, highlight=False)
+        if not quiet:
+            for grid in STUDIES[each].tables(summary):
+                console.print(grid)
+    console.print(f"\nThe page with all studies: [bold]{escape(str(page))}[/]", soft_wrap=True, highlight=False)
+    if bench.failures:
         raise typer.Exit(FAILED)
 
 
@@ -387,6 +618,35 @@ def _progress() -> Progress:
         console=errors,
         transient=True,
     )
+
+
+class _StudyBars:
+    """How far the runs are that a study has asked for."""
+
+    def __init__(self) -> None:
+        self.bars = _progress()
+        self.task: Any = None
+
+    def __enter__(self) -> _StudyBars:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.bars.stop()
+
+    def begin(self, what: str, runs: int) -> None:
+        if self.task is not None:
+            self.bars.remove_task(self.task)
+        self.task = self.bars.add_task(what, total=runs, note="")
+
+    def progress(self, text: str) -> None:
+        self.bars.update(self.task, note=text)
+
+    def done(self, runs: int) -> None:
+        self.bars.advance(self.task, runs)
+
+    def failed(self, what: str, reason: str) -> None:
+        errors.print(f"[bold red]failed:[/] {escape(what)}: {escape(reason)}", soft_wrap=True, highlight=False)
 
 
 class _Bars(Listener):

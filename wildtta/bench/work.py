@@ -121,6 +121,14 @@ class Workshop:
                 },
             )
 
+    def open(self, cell: Cell) -> tuple[Setting, Adapter, Iterator[Batch], int]:
+        """A cell ready to run, for those who look closer than its result does: its adapter, its batches, how many images."""
+        setting, device = self._setting(cell), torch.device(cell.device)
+        lane = _Lane(cell, [self._domain(cell, setting, *domain) for domain in cell.domains])
+        adapter = self._adapter((cell,), setting, device)
+        assert isinstance(adapter, Adapter)
+        return setting, adapter, lane.batches(device), len(lane.stream)
+
     # -- what cells share ----------------------------------------------------------------------------------------------
 
     def _setting(self, cell: Cell) -> Setting:
@@ -148,7 +156,7 @@ class Workshop:
         return self._domains[key]
 
     def _adapter(self, family: tuple[Cell, ...], setting: Setting, device: torch.device) -> Adapter | Fleet:
-        """What runs a cell, or some side by side: they differ in their images and seeds alone."""
+        """What runs a cell, or some side by side: they differ in their images, their seeds and the values of settings alone."""
         cell, digests = family[0], self._digests[_place(family[0])]
         paths = {need: self.store.sources / _source_name(cell, need, *digests) for need in _needs(cell)}
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
@@ -161,7 +169,12 @@ class Workshop:
         network = setting.model.network
         if len(family) > 1:
             seeds = [cell.seed for cell in family]
-            return fleet(network, cell.method, streams=len(family), seed=seeds, **settings).to(device)
+            own = {
+                name for name, value in cell.settings if any(dict(other.settings)[name] != value for other in family)
+            }
+            each = {name: [dict(other.settings)[name] for other in family] for name in own}
+            shared = {name: value for name, value in settings.items() if name not in own}
+            return fleet(network, cell.method, streams=len(family), seed=seeds, each=each, **shared).to(device)
         adapter = adapt(network, cell.method, seed=cell.seed, **settings)
         keep_on_disk(adapter, self.store)
         return adapter.to(device)

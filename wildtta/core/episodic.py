@@ -207,6 +207,7 @@ class Episodic(Method):
         return loss, {
             "logits": logits.detach(),
             "mask": mask,
+            "weights": mask.to(loss.dtype),
             "loss": loss.detach(),
             "objective": loss.detach(),
             "probabilities": prediction.probabilities.detach(),

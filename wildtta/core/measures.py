@@ -23,9 +23,12 @@ class Measure(nn.Module):
 
     Attributes:
         forwards: how often it asks the network about other images.
+        by_image: whether an image's value depends on that image alone, so that a runner may leave out the others. To be said
+            by the part: False until it does.
     """
 
     forwards = 0
+    by_image = False
 
     def compute(self, prediction: Prediction) -> Tensor:
         raise NotImplementedError
@@ -43,6 +46,8 @@ class Measure(nn.Module):
 
 
 class _Sum(Measure):
+    by_image = True  # as far as it goes: its terms are asked, too
+
     def __init__(self, left: Measure, right: Measure) -> None:
         super().__init__()
         self.left, self.right = left, right
@@ -52,6 +57,8 @@ class _Sum(Measure):
 
 
 class _Scaled(Measure):
+    by_image = True
+
     def __init__(self, inner: Measure, factor: float) -> None:
         super().__init__()
         self.inner, self.factor = inner, factor
@@ -64,14 +71,14 @@ class _Scaled(Measure):
 
 
 class measure(Measure):
-    """A measure from a plain function.
+    """A measure from a plain function; `by_image` says that it takes each image by itself.
 
     >>> margin = measure(lambda prediction: prediction.logits.topk(2).values.diff().neg().squeeze(-1))
     """
 
-    def __init__(self, function: Callable[[Prediction], Tensor]) -> None:
+    def __init__(self, function: Callable[[Prediction], Tensor], *, by_image: bool = False) -> None:
         super().__init__()
-        self.function = function
+        self.function, self.by_image = function, by_image
 
     def compute(self, prediction: Prediction) -> Tensor:
         return self.function(prediction)
@@ -79,6 +86,8 @@ class measure(Measure):
 
 class entropy(Measure):
     """H(p) = −Σ pᵢ log pᵢ, in nats."""
+
+    by_image = True
 
     def compute(self, prediction: Prediction) -> Tensor:
         return -(prediction.probabilities * prediction.log_probabilities).sum(-1)
@@ -103,6 +112,7 @@ class shape_dependence(Measure):
     """
 
     forwards = 1
+    by_image = True
 
     def __init__(self, patches: int = 4) -> None:
         super().__init__()

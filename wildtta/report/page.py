@@ -50,7 +50,7 @@ def page(run: Run, tables: Sequence[Table]) -> str:
         paper=f"<p>{escape(paper)}</p>" if paper else "",
         overview=f'{overview}<p class="soft small">{_HOW_TO_READ}</p>' if overview else "",
         verdicts=_cards(stories),
-        sections="\n".join(_section(name, tables, found, drawn) for name in sections),
+        sections="\n".join([*(_section(name, tables, found, drawn) for name in sections), *_studies(run).values()]),
         gallery=_gallery(run),
         making=_making(run),
         footer=_footer(run),
@@ -125,6 +125,7 @@ def _navigation(sections: Sequence[str], run: Run) -> str:
     links = [(f"#{_anchor(name)}", name.partition(" — ")[0].partition(":")[0]) for name in sections]
     if sections and len({text for _, text in links}) < len(links):
         links = [(f"#{_anchor(name)}", name) for name in sections]
+    links += [(f"#study-{name}", name.capitalize()) for name in _studies(run)]
     links += [("#gallery", "Gallery")] if run.gallery else []
     links += [("#making", "How it was made")]
     return "".join(f'<a href="{escape(target)}">{escape(text)}</a>' for target, text in links)
@@ -294,6 +295,16 @@ def _plots(together: Sequence[Comparison], drawn: Mapping[str, figures.Style]) -
         f"<li>{figures.swatch(style)}{escape(label)}</li>" for label, style in drawn.items() if label in shown
     )
     return f'<ul class="legend">{legend}</ul><div class="plots">{"".join(plots)}</div>'
+
+
+def _studies(run: Run) -> dict[str, str]:
+    """The sections of the studies that lie in RUN/studies, by name."""
+    folder = run.path / "studies"
+    if not folder.is_dir():
+        return {}
+    from wildtta.studies import STUDIES, find, section
+
+    return {study.name: section(study, summary) for study, summary in find(folder, list(STUDIES.values()))}
 
 
 # -- gallery -----------------------------------------------------------------------------------------------------------

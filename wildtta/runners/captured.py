@@ -18,7 +18,7 @@ from wildtta.core.guards import Outcome
 from wildtta.core.method import Method
 from wildtta.core.tree import State
 from wildtta.network import Network
-from wildtta.runners.eager import Eager, differentiate
+from wildtta.runners.eager import Eager, differentiate, kind_of
 
 __all__ = ["Captured"]
 
@@ -51,7 +51,7 @@ class Captured(Eager):
         self._pool: Any = None
 
     def step(self, state: State, images: Tensor) -> tuple[State, Outcome]:
-        kind = _kind(images)
+        kind = kind_of(images)
         self._met[kind] += 1
         if self._met[kind] == 1 or not self._possible(kind, images):
             return super().step(state, images)
@@ -119,12 +119,6 @@ class Captured(Eager):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["method"], state["network"])  # type: ignore[misc]
-
-
-def _kind(images: Tensor) -> Any:
-    device = images.device.type
-    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return tuple(images.shape), images.stride(), images.dtype, autocast
 
 
 def _overwrite(state: State, following: State) -> None:
