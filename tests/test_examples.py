@@ -81,3 +81,17 @@ def test_a_sweep_as_a_fleet() -> None:
     found = example.sweep("fog", 32)
     assert list(found) == example.RATES
     assert max(found.values()) > 30
+
+
+def test_a_client_of_the_service() -> None:
+    for needed in ("fastapi", "httpx", "multipart", "prometheus_client"):
+        pytest.importorskip(needed)
+    from fastapi.testclient import TestClient
+
+    from wildtta.serve import Settings, create_app
+
+    example = load(ROOT / "examples" / "service_client.py")
+    with TestClient(create_app(Settings(open=True, source=None))) as service:
+        assert len(example.watch(service, "fog", 8)) == 8
+        assert len(example.watch(service, "snow", 4)) == 4
+        assert len(service.app.state.service.records) == 2
