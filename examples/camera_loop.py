@@ -1,6 +1,6 @@
 """A camera that is never switched off for long: one frame at a time, and what was learnt outlives the process.
 
-    python examples/camera_loop.py STATE.safetensors      # start it again, and it goes on where it was
+python examples/camera_loop.py STATE.safetensors      # start it again, and it goes on where it was
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def watch(state: Path, count: int = 48, every: int = 16) -> wildtta.Adapter:
     seen = adapter.report.seen
     print(f"going on after {seen} frames" if seen else "a new stream")
     for number, frame in enumerate(frames(seen, count), start=seen + 1):
-        answer = adapter(frame[None]).argmax(-1).item()  # this is all that changes in a loop that had `network(frame[None])`
+        answer = (
+            adapter(frame[None]).argmax(-1).item()
+        )  # this is all that changes in a loop that had `network(frame[None])`
         if number % every == 0:
             adapter.save(state)
             print(f"frame {number}: it shows {model.classes[answer] if model.classes else answer}; {adapter.report}")

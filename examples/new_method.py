@@ -1,6 +1,6 @@
 """A new method in ten lines: learn from the images whose answer survives a small shift, and compare it with Tent.
 
-    python examples/new_method.py
+python examples/new_method.py
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class steadiness(Measure):
     def compute(self, prediction: Prediction) -> torch.Tensor:
         moved = prediction.again(prediction.images.roll(self.pixels, dims=-1))
         answer = prediction.logits.argmax(-1, keepdim=True)
-        return (moved.probabilities.gather(-1, answer) / prediction.probabilities.detach().gather(-1, answer)).squeeze(-1)
+        return (moved.probabilities.gather(-1, answer) / prediction.probabilities.detach().gather(-1, answer)).squeeze(
+            -1
+        )
 
 
 @wildtta.register("steady")

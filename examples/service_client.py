@@ -1,8 +1,8 @@
 """A client of `wildtta serve`: two cameras, each with a stream of its own that learns from its pictures alone.
 
-    wildtta serve --open &          # on this machine, without an operator key
-    pip install httpx
-    python examples/service_client.py http://127.0.0.1:8000
+wildtta serve --open &          # on this machine, without an operator key
+pip install httpx
+python examples/service_client.py http://127.0.0.1:8000
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ def pictures(kind: str, count: int) -> list[bytes]:
 
 def watch(service: httpx.Client, kind: str, count: int = 8) -> list[str]:
     """Make a stream, send it pictures four at a time, and say what they show."""
-    made = service.post("/v1/streams", json={"method": "sar", "name": f"camera in {kind}", "hyperparameters": {"lr": "x10"}})
+    made = service.post(
+        "/v1/streams", json={"method": "sar", "name": f"camera in {kind}", "hyperparameters": {"lr": "x10"}}
+    )
     made.raise_for_status()
-    stream, opens = made.json()["id"], {"authorization": f"Bearer {made.json()['token']}"}  # the token is told this once
+    stream, opens = (
+        made.json()["id"],
+        {"authorization": f"Bearer {made.json()['token']}"},
+    )  # the token is told this once
     seen = []
     files = pictures(kind, count)
     for start in range(0, count, 4):
@@ -43,7 +48,9 @@ def watch(service: httpx.Client, kind: str, count: int = 8) -> list[str]:
             raise SystemExit(f"{answer.json()['error']}: {answer.json()['detail']}")
         seen += [prediction["classes"][0]["class"] for prediction in answer.json()["predictions"]]
     health = answer.json()["health"]
-    print(f"{kind}: {' '.join(seen)}; {health['selected']} of {health['images']} pictures taught, status {health['status']}")
+    print(
+        f"{kind}: {' '.join(seen)}; {health['selected']} of {health['images']} pictures taught, status {health['status']}"
+    )
     return seen
 
 

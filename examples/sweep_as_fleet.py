@@ -23,7 +23,9 @@ def sweep(kind: str, count: int) -> dict[float, float]:
     model = load_model("glyph-resnet")
     data = open_data("glyphs", model)
     region = wildtta.Region.estimate(model.network, model.preprocessing.normalise(data.source(128)))
-    lanes = wildtta.fleet(model.network, "recap", region=region, streams=len(RATES), each={"lr": RATES}, guard="collapse")
+    lanes = wildtta.fleet(
+        model.network, "recap", region=region, streams=len(RATES), each={"lr": RATES}, guard="collapse"
+    )
 
     domain = data.domain(kind, 5)
     images = model.preprocessing.normalise(domain.read(torch.arange(count))[0])

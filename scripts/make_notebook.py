@@ -1,6 +1,6 @@
 """Makes a notebook of an example whose cells are marked with `# %%`.
 
-    python scripts/make_notebook.py [--check]
+python scripts/make_notebook.py [--check]
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def notebook(source: str) -> str:
 if __name__ == "__main__":
     made, place = notebook(EXAMPLE.read_text()), EXAMPLE.with_suffix(".ipynb")
     if "--check" in sys.argv:
-        sys.exit(None if place.read_text() == made else f"{place} is not what {EXAMPLE.name} gives; run this without --check")
+        sys.exit(
+            None if place.read_text() == made else f"{place} is not what {EXAMPLE.name} gives; run this without --check"
+        )
     place.write_text(made)
     print(place)
