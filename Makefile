@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench studies gpu clean
+.PHONY: demo test test-all lint bench studies gpu docs clean
 
 demo: $(READY)
 	$(BIN)/wildtta demo --out runs/demo
@@ -32,6 +32,11 @@ gpu: $(READY)
 	$(BIN)/python benchmarks/gpu.py --out docs/data/speed $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/speed_page.py --docs
 
+# The documentation as a site, in site/: open site/index.html. A warning is an error.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 # torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -40,4 +45,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
