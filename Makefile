@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench studies clean
+.PHONY: demo test test-all lint bench studies gpu docs clean
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	$(BIN)/wildtta demo --out runs/demo
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -m "not slow"
@@ -28,6 +28,16 @@ studies: $(READY)
 	$(BIN)/wildtta study tune --out runs/studies --threads 2
 	$(BIN)/wildtta study all --out runs/studies --threads 2 --rates runs/studies/tune/rates.json
 
+# All that docs/speed.md shows of a GPU, in about ten minutes on an H200; it goes on where it stopped.
+gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py --out docs/data/speed $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/speed_page.py --docs
+
+# The documentation as a site, in site/: open site/index.html. A warning is an error.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 # torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -36,4 +46,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

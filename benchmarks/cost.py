@@ -19,67 +19,16 @@ import torch
 from torch import Tensor, nn
 
 import wildtta
+from wildtta.bench.loops import cubic
+from wildtta.bench.timing import MIB, in_turn, peak_memory, spread
 from wildtta.core import Neighbourhood, Prediction, entropy, region_confidence
-
-MIB = 2**20
 
 
 def prediction(logits: Tensor) -> Prediction:
     return Prediction(logits, logits, logits, torch.arange(len(logits)), lambda _: prediction(logits))
 
 
-def cubic(logits: Tensor, weight: Tensor, variance: Tensor) -> Tensor:
-    """Region confidence by the plain formula, with its B × C × C tensor: the comparison."""
-    half = 0.5 * torch.cdist(weight * variance.sqrt(), weight * variance.sqrt()).square()
-    own = 0.5 * (weight.square() * variance).sum(-1)
-    u = logits.log_softmax(-1)
-    sums = (u[:, None] + half).logsumexp(-1)
-    return ((logits + own).softmax(-1) * (sums - u)).sum(-1) + 0.5 * (u.exp() * sums).sum(-1)
-
-
-def peak_memory(function: Callable[[], object], device: str) -> float:
-    """MiB at the highest point of a call, over what there was before."""
-    function()
-    if device == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        function()
-        torch.cuda.synchronize()
-        return (torch.cuda.max_memory_allocated() - before) / MIB
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        function()
-    total = highest = 0
-    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            highest = max(highest, total)
-    return highest / MIB
-
-
-def in_turn(
-    functions: dict[str, Callable[[], object]], rounds: int, device: str
-) -> dict[str, tuple[float, float, float]]:
-    """Milliseconds of each function: quartiles over rounds in which each is called once."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(rounds + 2):
-        for name, function in functions.items():
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            function()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if turn >= 2:
-                times[name].append(1000 * (time.perf_counter() - start))
-    found = {}
-    for name, values in times.items():
-        low, middle, high = torch.tensor(values).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
-        found[name] = (low, middle, high)
-    return found
-
-
-def losses(device: str, classes: int = 1000, features: int = 2048, batch: int = 64) -> None:
+def losses(device: str, classes: int = 1000, features: int = 2048, batch: int = 64) -> dict[str, float]:
     torch.manual_seed(0)
     weight = 0.03 * torch.randn(classes, features, device=device)
     variance = 0.06 * torch.ones(features, device=device)
@@ -93,9 +42,9 @@ def losses(device: str, classes: int = 1000, features: int = 2048, batch: int = 
     functions = {
         "entropy": gradient(lambda: plain(prediction(logits))),
         "region confidence": gradient(lambda: confidence(prediction(logits))),
-        "the same with a B × C × C tensor": gradient(lambda: cubic(logits, weight, 1.2 * variance)),
+        "the same with a B × C × C tensor": gradient(lambda: cubic(logits, weight, 1.2 * variance)[0]),
     }
-    times = in_turn(functions, 10, device)
+    times = {name: spread(values) for name, values in in_turn(functions, 10, device).items()}
     memory = {name: peak_memory(function, device) for name, function in functions.items()}
     constants = sum(buffer.numel() * buffer.element_size() for buffer in around.buffers()) / MIB
     print(f"\nLoss and gradient, B = {batch}, C = {classes}, float32, {device}")
@@ -105,6 +54,7 @@ def losses(device: str, classes: int = 1000, features: int = 2048, batch: int = 
         print(f"| {name} | {middle:.2f} ({low:.2f} to {high:.2f}) | {memory[name]:.1f} | {over:+.1f} |")
     together = memory["region confidence"] - memory["entropy"] + constants
     print(f"Constants kept for the run: {constants:.1f} MiB; with them, {together:.1f} over entropy.")
+    return {name: middle for name, (_, middle, _) in times.items()} | {"mib_over_entropy": together}
 
 
 def wide(classes: int = 21_841, features: int = 768, batch: int = 64) -> None:
@@ -125,7 +75,7 @@ def wide(classes: int = 21_841, features: int = 768, batch: int = 64) -> None:
     print(f"largest resident size of the process {peak / 1024:.2f} GiB ({before / 1024:.2f} GiB before)")
 
 
-def step(device: str, side: int, batch: int, rounds: int, small_stem: bool) -> None:
+def step(device: str, side: int, batch: int, rounds: int, small_stem: bool) -> dict[str, float]:
     import timm
 
     torch.manual_seed(0)
@@ -143,15 +93,15 @@ def step(device: str, side: int, batch: int, rounds: int, small_stem: bool) -> N
     }
     if device == "cpu":
         methods = {name: adapter.to(memory_format=torch.channels_last) for name, adapter in methods.items()}
-    times = in_turn(
-        {name: lambda adapter=adapter: adapter(images) for name, adapter in methods.items()}, rounds, device
-    )
+    turns = {name: lambda adapter=adapter: adapter(images) for name, adapter in methods.items()}
+    times = {name: spread(values) for name, values in in_turn(turns, rounds, device).items()}
     for name, adapter in methods.items():
         assert adapter.report.selected == adapter.report.seen, f"{name} must learn from all images to be compared"
     print(f"\nA step, ResNet50-GN, {side} px, batch {batch}, float32, eager, {device}: every image teaches")
     print("| method | ms (quartiles) | ÷ tent |\n| --- | --- | --- |")
     for name, (low, middle, high) in times.items():
         print(f"| {name} | {middle:.1f} ({low:.1f} to {high:.1f}) | {middle / times['tent'][1]:.3f} |")
+    return {name: middle for name, (_, middle, _) in times.items()}
 
 
 def main() -> None:

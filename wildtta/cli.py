@@ -18,6 +18,7 @@ from rich.table import Table
 
 from wildtta.bench import Config, Listener, preflight, run
 from wildtta.bench.config import ConfigError, _known, read_toml
+from wildtta.bench.crew import muster
 from wildtta.bench.engine import check_device
 
 app = typer.Typer(
@@ -162,15 +163,17 @@ def methods(name: Annotated[str | None, typer.Argument(help="One method, in full
         console.print(f"[bold]{name}[/]\n\n{escape(inspect.getdoc(found.compose) or '')}\n", highlight=False)
         table = Table("hyper-parameter", "default", box=None, header_style="bold")
         for key, value in found.hyperparameters.items():
-            default = (
-                "to be given" if value is Parameter.empty else "by the network's kind" if value is None else str(value)
-            )
+            default = "to be given" if value is Parameter.empty else "by the networks" if value is None else str(value)
             table.add_row(key, default)
         console.print(table)
         return
     table = Table("method", "what it does", "needs", box=None, header_style="bold")
     for key, found in registered().items():
-        table.add_row(key, found.summary, ", ".join(found.required))
+        table.add_row(
+            key,
+            found.summary,
+            ", ".join([*found.required, *(["time: tens of passes an image"] if found.costly else [])]),
+        )
     console.print(table)
 
 
@@ -186,10 +189,11 @@ def bench(
         str | None, typer.Option(help="mild, limited, mixed, shift, continual, gradual, correlated.")
     ] = None,
     reset: Annotated[bool | None, typer.Option(help="A fresh adapter for each corruption, or one for all.")] = None,
-    methods: Annotated[str | None, typer.Option(help="All of them if left out.")] = None,
+    methods: Annotated[str | None, typer.Option(help="All but the costly ones if left out; all: those, too.")] = None,
     guards: Annotated[str | None, typer.Option(help="none, collapse.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Of the streams' order and the methods' random numbers.")] = None,
     images: Annotated[int | None, typer.Option(help="At most so many images of each corruption.")] = None,
+    sample: Annotated[int | None, typer.Option(help="At most so many for the costly methods.")] = None,
     batch: Annotated[int | None, typer.Option(help="Instead of the scenario's own.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="Of a scenario: shift.ratio=1000.")] = None,
     setting: Annotated[
@@ -203,6 +207,9 @@ def bench(
     precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of each cell, on a CPU.")] = None,
     jobs: Jobs = None,
+    engine: Annotated[str | None, typer.Option(help="local, or ray: cells as tasks of Ray.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, Ray is started here.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="The share of a GPU that a cell takes on Ray.")] = None,
 ) -> None:
     """Run a benchmark: models × data × scenarios × corruptions × methods × seeds.
 
@@ -226,18 +233,20 @@ def bench(
 @app.command()
 def demo(
     out: Out = Path("runs/demo"),
-    methods: Annotated[str | None, typer.Option(help="Instead of all of them.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Instead of all but the costly ones; all: those, too.")] = None,
     images: Annotated[int, typer.Option(help="Of each corruption.")] = 96,
     jobs: Jobs = None,
 ) -> None:
-    """The embedded benchmark: rendered glyphs, two small models, the three wild scenarios, every method.
+    """The embedded benchmark: rendered glyphs, two small models, the three wild scenarios, every method that is not costly.
 
     A stand-in for trying the tool: it needs no download, and its numbers say nothing about photographs. It takes a few
     minutes, and ends in a table and a page. Its streams are short, so all methods learn at 30 times their published rates.
+    Costly methods get 16 images of each corruption, and stand in tables of their own.
     """
     with _clear_errors():
         jobs = min(os.cpu_count() or 1, 8) if jobs is None else jobs
-        found, _ = _config(None, {"methods": methods, "images": images, "calibration": 256, "jobs": jobs})
+        given = {"methods": methods, "images": images, "sample": 16, "calibration": 256, "jobs": jobs}
+        found, _ = _config(None, given)
         found.settings, found.options = {"lr": "x30"}, {"shift.repeats": False}
         _run(found, out, tables=False)
 
@@ -370,10 +379,152 @@ def check(
     console.print("\nready to run")
 
 
+@app.command()
+def speed(
+    models: Annotated[
+        str, typer.Option(help="As for bench; timm's and torchvision's are made with random weights.")
+    ] = "glyph-resnet",
+    batch: Annotated[str, typer.Option(help="Images a step.")] = "1,64",
+    size: Annotated[int | None, typer.Option(help="Pixels a side, instead of the model's own.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
+    methods: Annotated[str | None, typer.Option(help="All of them if left out.")] = None,
+    runners: Annotated[str | None, typer.Option(help="eager, sparing, captured, compiled, auto.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each takes its turn.")] = 9,
+    threads: Annotated[int | None, typer.Option(help="On a CPU.")] = None,
+    share: Annotated[str, typer.Option(help="Of the images that teach; `own`: what each method selects.")] = "1.0",
+    reference: Annotated[bool, typer.Option(help="Plain loops in the style of research code, too.")] = False,
+    grow: Annotated[str | None, typer.Option(help="How cost grows with classes, batch or streams, instead.")] = None,
+    values: Annotated[str | None, typer.Option(help="At which numbers of them.")] = None,
+    memory: Annotated[bool, typer.Option(help="Measure peak memory.")] = True,
+    channels_last: Annotated[bool, typer.Option(help="Images and networks in channels-last layout.")] = False,
+    small_stem: Annotated[bool, typer.Option(help="Leave out the first pooling, as for images of 64 pixels.")] = False,
+    until: Annotated[float, typer.Option(help="Begin no round of a table after so many seconds.")] = 0.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write the table to this file.")] = None,
+) -> None:
+    """What a step costs: passes through the network, what else is computed, time and memory of methods × runners.
+
+    All take turns within one run, next to the plain Tent loop; a ratio is the median of the ratios within rounds.
+
+    - `wildtta speed --models timm:resnet50_gn --batch 1,64 --device cuda --precision float32,bf16 --reference`
+    - `wildtta speed --models timm:resnet50_gn --grow batch --device cuda --json batch.json`
+    """
+    import json
+
+    from wildtta.bench import speed as measuring
+    from wildtta.bench import speed_table
+
+    with _clear_errors():
+        try:
+            part = None if share == "own" else float(share)
+        except ValueError:
+            raise ConfigError(f"--share takes a number from 0 to 1, or own, but {share!r} was given") from None
+        with _asked_for():
+            options = measuring.Speed(
+                models=_list(models),
+                batches=[_whole("batch", item) for item in _list(batch)],
+                size=size,
+                device=device,
+                precisions=_list(precision),
+                methods=_list(methods) if methods else None,
+                runners=_list(runners) if runners else None,
+                rounds=rounds,
+                threads=threads,
+                share=part,
+                reference=reference,
+                memory=memory,
+                channels_last=channels_last,
+                small_stem=small_stem,
+                until=until,
+            )
+            numbers = [_whole("values", item) for item in _list(values)] if values else None
+            with console.status("") as status:
+                say = lambda text: status.update(escape(text))  # noqa: E731
+                result = measuring.grow(options, grow, numbers, say) if grow else measuring.measure(options, say)
+    header, rows = speed_table.columns(result)
+    table = Table(*header, box=None, header_style="bold")
+    for cells in rows:
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    for line in speed_table.bends(result) if grow else []:
+        console.print(line, highlight=False)
+    busy = f"; {result['load'][0]} processes were running before" if result["load"][0] else ""
+    console.print(f"\n{result['machine']}, {result['threads']} threads, torch {result['torch']}{busy}", highlight=False)
+    for path, text in ((json_file, json.dumps(result, indent=1)), (markdown_file, speed_table.markdown(result))):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+
+
+@contextmanager
+def _asked_for() -> Iterator[None]:
+    from wildtta.bench.speed import SpeedError
+
+    try:
+        yield
+    except SpeedError as error:
+        _fail(str(error))
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="127.0.0.1 is this machine alone; 0.0.0.0 is everybody.")] = "127.0.0.1",
+    port: int = 8000,
+    model: Annotated[
+        str, typer.Option(help="glyph-resnet, glyph-vit, timm:NAME, torchvision:NAME, file.py:function.")
+    ] = ("glyph-resnet"),
+    weights: Weights = None,
+    statistics: Annotated[str, typer.Option(help="own, imagenet, half.")] = "own",
+    region: Annotated[Path | None, typer.Option(help="Σ of the source domain: what `Region.save` wrote.")] = None,
+    fisher: Annotated[Path | None, typer.Option(help="For EATA: what `Fisher.save` wrote.")] = None,
+    source: Annotated[str | None, typer.Option(help="Source images to estimate both on, instead.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
+    threads: Annotated[int, typer.Option(help="Of the model, on a CPU.")] = 1,
+    max_batch: Annotated[int, typer.Option(help="Images in one step over all streams; 1 for none together.")] = 64,
+    max_wait_ms: Annotated[float, typer.Option(help="How long a step waits for other streams.")] = 5.0,
+    state: Annotated[
+        Path | None, typer.Option(help="The folder for snapshots; without one they end with the process.")
+    ] = None,
+    snapshot_images: Annotated[int, typer.Option(help="At most so many images of learning are lost by a crash.")] = 256,
+    idle_minutes: Annotated[float, typer.Option(help="A stream that rests so long is put on disk.")] = 30.0,
+    operator_key_file: Annotated[
+        Path | None, typer.Option(help="A file with the key; or WILDTTA_OPERATOR_KEY.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Anybody on this machine may create streams.")] = False,
+    max_body_mb: Annotated[float, typer.Option(help="Of one request.")] = 16.0,
+    max_pixels: Annotated[int, typer.Option(help="Of one picture.")] = 25_000_000,
+    max_images: Annotated[int, typer.Option(help="Of one request.")] = 64,
+    max_streams: Annotated[int, typer.Option(help="In all.")] = 256,
+    max_waiting: Annotated[int, typer.Option(help="Requests at a time.")] = 256,
+    max_stream_waiting: Annotated[int, typer.Option(help="Requests at a time for one stream.")] = 16,
+    max_memory_mb: Annotated[float, typer.Option(help="Of all bodies and decoded images together.")] = 512.0,
+    timeout_s: Annotated[float, typer.Option(help="For receiving a body, and for waiting.")] = 30.0,
+) -> None:
+    """Serve a model over HTTP that goes on learning, for each stream of images on its own.
+
+    - `wildtta serve --state streams` and open http://127.0.0.1:8000
+    - `wildtta serve --model timm:resnet50_gn --region region.safetensors --device cuda --state streams`
+    """
+    given = {name: value for name, value in locals().items() if name not in ("open_", "operator_key_file")}
+    with _clear_errors():
+        try:
+            from wildtta.serve import Settings
+            from wildtta.serve import serve as run_service
+        except ImportError as error:
+            raise ConfigError(f"this needs more packages ({error}): pip install 'wildtta[serve]'") from error
+        key = operator_key_file.read_text().strip() if operator_key_file else os.environ.get("WILDTTA_OPERATOR_KEY")
+        run_service(Settings(**given, open=open_, operator_key=key or None))
+
+
 # -- running and reporting ---------------------------------------------------------------------------------------------
 
 
 def _run(config: Config, out: Path, *, tables: bool = True) -> None:
+    if not muster(config.device).leads:  # of the processes of torchrun the first one speaks
+        run(config, out)
+        return
     with _stoppable(out), _Bars() as bars:
         summary = run(config, out, bars)
     _report(out, tables=tables)
@@ -504,6 +655,7 @@ class _Bars(Listener):
     def __init__(self) -> None:
         self.bars = _progress()
         self.running: dict[str, Any] = {}
+        self.all: Any = None
 
     def __enter__(self) -> _Bars:
         self.bars.start()
@@ -518,6 +670,8 @@ class _Bars(Listener):
     def begin(self, cells: int, kept: int) -> None:
         if kept:
             self.bars.console.print(f"{kept} of {cells} cells are done already", highlight=False)
+        if self.all is not None:
+            self.bars.remove_task(self.all)
         self.all = self.bars.add_task("[bold]cells[/]", total=cells, completed=kept, note="")
 
     def progress(self, family: Any, seen: int, images: int, accuracy: float) -> None:
@@ -527,7 +681,8 @@ class _Bars(Listener):
             self.running[cell.name] = self.bars.add_task(
                 f"  {cell.model} {cell.scenario} {kind} {cell.method}", total=images, note=""
             )
-        self.bars.update(self.running[cell.name], completed=seen, total=images, note=f"{accuracy:.1f} %")
+        note = "adapting images" if accuracy != accuracy else f"{accuracy:.1f} %"
+        self.bars.update(self.running[cell.name], completed=seen, total=images, note=note)
 
     def finished(self, family: Any) -> None:
         self._end(family)

@@ -135,7 +135,7 @@ def test_updates_equal_torch(update: object, optimiser: object) -> None:
         parameter.grad = gradient.clone()
         plain.step()
         empty = torch.ones(4)
-        evaluation = Evaluation(gradient, empty, empty.bool(), empty[0], empty[0], empty, {}, {})
+        evaluation = Evaluation(gradient, empty, empty.bool(), empty, empty[0], empty[0], empty, {}, {})
         theta, state, _ = update(evaluation, lambda *_: None, theta, state)
         torch.testing.assert_close(theta, parameter.detach(), rtol=1e-12, atol=1e-12)
 

@@ -10,7 +10,13 @@ __all__ = ["Alignment", "recentre"]
 
 
 class Alignment(nn.Module):
-    """Base class: write `forward(feature, state) -> feature` and, with a state, `init` and `advance`."""
+    """Base class: write `forward(feature, state) -> feature` and, with a state, `init` and `advance`.
+
+    Attributes:
+        by_image: whether where a feature is moved depends on it and the state alone (see `Measure`).
+    """
+
+    by_image = False
 
     def init(self, theta: Tensor, features: int) -> State:
         return {}
@@ -29,6 +35,7 @@ class recentre(Alignment):
     The stream's mean starts at the source's and moves by `rate` an image, so that no single batch moves it far.
     """
 
+    by_image = True
     centre: Tensor
 
     def __init__(self, centre: Tensor, rate: float = 0.005) -> None:

@@ -6,6 +6,7 @@ of a weight. Measures add up and scale: `regional_entropy(around) + 0.5 * region
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from wildtta.core import keys
 from wildtta.core.prediction import Prediction, widened
 
-__all__ = ["Measure", "entropy", "measure", "shape_dependence"]
+__all__ = ["Measure", "entropy", "marginal_entropy", "measure", "shape_dependence"]
 
 
 class Measure(nn.Module):
@@ -22,9 +23,12 @@ class Measure(nn.Module):
 
     Attributes:
         forwards: how often it asks the network about other images.
+        by_image: whether an image's value depends on that image alone, so that a runner may leave out the others. To be said
+            by the part: False until it does.
     """
 
     forwards = 0
+    by_image = False
 
     def compute(self, prediction: Prediction) -> Tensor:
         raise NotImplementedError
@@ -42,6 +46,8 @@ class Measure(nn.Module):
 
 
 class _Sum(Measure):
+    by_image = True  # as far as it goes: its terms are asked, too
+
     def __init__(self, left: Measure, right: Measure) -> None:
         super().__init__()
         self.left, self.right = left, right
@@ -51,6 +57,8 @@ class _Sum(Measure):
 
 
 class _Scaled(Measure):
+    by_image = True
+
     def __init__(self, inner: Measure, factor: float) -> None:
         super().__init__()
         self.inner, self.factor = inner, factor
@@ -63,14 +71,14 @@ class _Scaled(Measure):
 
 
 class measure(Measure):
-    """A measure from a plain function.
+    """A measure from a plain function; `by_image` says that it takes each image by itself.
 
     >>> margin = measure(lambda prediction: prediction.logits.topk(2).values.diff().neg().squeeze(-1))
     """
 
-    def __init__(self, function: Callable[[Prediction], Tensor]) -> None:
+    def __init__(self, function: Callable[[Prediction], Tensor], *, by_image: bool = False) -> None:
         super().__init__()
-        self.function = function
+        self.function, self.by_image = function, by_image
 
     def compute(self, prediction: Prediction) -> Tensor:
         return self.function(prediction)
@@ -79,8 +87,21 @@ class measure(Measure):
 class entropy(Measure):
     """H(p) = −Σ pᵢ log pᵢ, in nats."""
 
+    by_image = True
+
     def compute(self, prediction: Prediction) -> Tensor:
         return -(prediction.probabilities * prediction.log_probabilities).sum(-1)
+
+
+class marginal_entropy(Measure):
+    """The entropy of the mean prediction, H(p̄) with p̄ = Σ p / V: one value for the views of an image, in nats.
+
+    It is small when all views are given the same answer with confidence (Zhang et al., NeurIPS 2022, eq. 2).
+    """
+
+    def compute(self, prediction: Prediction) -> Tensor:
+        mean = prediction.log_probabilities.logsumexp(0) - math.log(len(prediction.logits))
+        return -(mean.exp() * mean).sum(-1, keepdim=True)
 
 
 class shape_dependence(Measure):
@@ -91,6 +112,7 @@ class shape_dependence(Measure):
     """
 
     forwards = 1
+    by_image = True
 
     def __init__(self, patches: int = 4) -> None:
         super().__init__()

@@ -10,7 +10,8 @@ supplies `differentiate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +30,42 @@ from wildtta.core.weightings import Weighting, uniform
 if TYPE_CHECKING:
     from wildtta.network import Layout, Network
 
-__all__ = ["Differentiate", "Method"]
+__all__ = ["Batch", "Differentiate", "Loss", "LossFunction", "Method"]
 
-Differentiate: TypeAlias = Callable[[Callable[[Tensor], tuple[Tensor, State]], Tensor], tuple[Tensor, State]]
-"""(θ → (loss, auxiliaries), θ) → (gradient of the loss, auxiliaries)."""
+
+class Batch(NamedTuple):
+    """What a loss is taken of."""
+
+    images: Tensor
+    keys: Tensor  # one an image, for parts that draw random numbers
+    within: Tensor | None = None  # the images that may be selected; None: all
+    weights: Tensor | None = None  # given where the selection is made already: all of these images teach, with these
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """The loss of one batch, as a function of θ: `loss(theta)` gives it, and all else that was computed on the way.
+
+    Calling it is all a runner must do. A runner that wants to spare work may look at its `batch` and ask for the loss `on` a part.
+    """
+
+    method: Method
+    network: Network
+    stream: State
+    batch: Batch
+
+    def __call__(self, theta: Tensor) -> tuple[Tensor, State]:
+        return self.method._loss(self.network, self.stream, self.batch, theta)
+
+    def on(self, batch: Batch) -> Loss:
+        return replace(self, batch=batch)
+
+
+LossFunction: TypeAlias = Callable[[Tensor], tuple[Tensor, State]]
+"""θ → (loss, what else was computed): a `Loss`, or what a composition of another kind makes."""
+
+Differentiate: TypeAlias = Callable[[LossFunction, Tensor], tuple[Tensor, State]]
+"""(loss, θ) → (gradient of the loss at θ, what else it gave)."""
 
 
 class Method(nn.Module):
@@ -52,6 +85,15 @@ class Method(nn.Module):
     The loss of a batch is the mean over the selected images of weight × objective, plus the regulariser. A step with nothing
     selected, or with a loss, gradient or result that is not finite, changes neither parameters nor optimiser nor selection.
     """
+
+    prior = 0.0
+    """With `batch_statistics`, the share that the source's BatchNorm statistics keep."""
+
+    capturable = True
+    """Whether a step is one piece of work for the device, so that recording it as a graph is worth while."""
+
+    diffusion_steps = 0
+    """How many passes of a diffusion model an image takes, each with its gradient."""
 
     def __init__(
         self,
@@ -80,6 +122,12 @@ class Method(nn.Module):
         self.guards = nn.ModuleList(guards)
         self.alignment = alignment
         self.batch_statistics = batch_statistics
+
+    @property
+    def by_image(self) -> bool:
+        """Whether every part says that what it makes of an image depends on this image alone."""
+        parts = [part for part in self.modules() if isinstance(part, Measure | Selection | Weighting | Alignment)]
+        return all(part.by_image for part in parts)
 
     @property
     def backwards(self) -> int:
@@ -129,17 +177,16 @@ class Method(nn.Module):
         """Predict a batch and learn from it: the next state, and what happened."""
         stream, counters = state["stream"], state["counters"]
         theta = stream["theta"]
-        keys = random.fold(state["seed"], counters["seen"] + torch.arange(images.shape[0], device=images.device))
+        places, count = network.places(images)
+        keys = random.fold(state["seed"], counters["seen"] + places)
 
         def evaluate(theta: Tensor, within: Tensor | None = None) -> Evaluation:
-            gradient, rest = differentiate(
-                lambda theta: self._loss(network, stream, images, keys, theta, within), theta
-            )
+            gradient, rest = differentiate(Loss(self, network, stream, Batch(images, keys, within)), theta)
             return Evaluation(gradient, **rest)
 
         if self.update is None:
             with torch.no_grad():
-                _, rest = self._loss(network, stream, images, keys, theta, None)
+                _, rest = self._loss(network, stream, Batch(images, keys), theta)
             first = used = Evaluation(torch.zeros_like(theta), **rest)
             moved = {**stream, "alignment": first.alignment}
         else:
@@ -164,7 +211,7 @@ class Method(nn.Module):
             "stream": kept,
             "guards": guards,
             "counters": {
-                "seen": counters["seen"] + images.shape[0],
+                "seen": counters["seen"] + count,
                 "selected": counters["selected"] + outcome.mask.sum(),
                 "updates": counters["updates"] + learned,
                 "resets": counters["resets"] + resets,
@@ -179,9 +226,7 @@ class Method(nn.Module):
         align = self._align(state["stream"])
         return network.run(self.layout.unpack(state["stream"]["theta"]), images, align)[0]
 
-    def _loss(
-        self, network: Network, stream: State, images: Tensor, keys: Tensor, theta: Tensor, within: Tensor | None
-    ) -> tuple[Tensor, State]:
+    def _loss(self, network: Network, stream: State, batch: Batch, theta: Tensor) -> tuple[Tensor, State]:
         raw: list[Tensor] = []
 
         def align(feature: Tensor) -> Tensor:
@@ -190,18 +235,22 @@ class Method(nn.Module):
             return self.alignment(feature, stream["alignment"])
 
         prediction, logits = network.predict(
-            self.layout.unpack(theta), images, keys, align if self.alignment is not None else None
+            self.layout.unpack(theta), batch.images, batch.keys, align if self.alignment is not None else None
         )
-        with torch.autocast(images.device.type, enabled=False):
+        with torch.autocast(batch.images.device.type, enabled=False):
             if self.objective is None:
                 mask, loss = torch.zeros_like(logits[:, 0], dtype=torch.bool), prediction.logits.new_zeros(())
-                objective = loss
+                objective, weights = loss, torch.zeros_like(prediction.logits[:, 0])
             else:
-                mask = self.selection(prediction, stream["selection"])
-                if within is not None:
-                    mask = mask & within
+                if batch.weights is None:
+                    mask = self.selection(prediction, stream["selection"])
+                    weights = self.weighting(prediction).detach()
+                else:
+                    mask, weights = torch.ones_like(logits[:, 0], dtype=torch.bool), batch.weights
+                if batch.within is not None:
+                    mask = mask & batch.within
                 value = self.objective(prediction)
-                loss = masked_mean(self.weighting(prediction).detach() * value, mask)
+                loss = masked_mean(weights * value, mask)
                 objective = masked_mean(value.detach(), mask)
                 if self.regulariser is not None:
                     loss = loss + self.regulariser(theta).to(loss.dtype)
@@ -213,6 +262,7 @@ class Method(nn.Module):
         return loss, {
             "logits": logits.detach(),
             "mask": mask,
+            "weights": weights,
             "loss": loss.detach(),
             "objective": objective,
             "probabilities": prediction.probabilities.detach(),

@@ -43,6 +43,7 @@ class Neighbourhood(Measure):
     made here, once, from the constants (`exact`).
     """
 
+    by_image = True
     factor: Tensor
     shift: Tensor
     half_norms: Tensor
@@ -134,6 +135,8 @@ class regional_entropy(Measure):
     The paper's step from E[p_j] to the ratio of expectations p̄_j makes it an approximation of a bound, not a theorem.
     """
 
+    by_image = True
+
     def __init__(self, around: Neighbourhood) -> None:
         super().__init__()
         self.around = around
@@ -145,6 +148,8 @@ class regional_entropy(Measure):
 
 class regional_instability(Measure):
     """L_RI: an upper bound on the expected KL(p(z) ‖ p(z̃)) for z̃ in the region of z (Prop. 4.4)."""
+
+    by_image = True
 
     def __init__(self, around: Neighbourhood) -> None:
         super().__init__()

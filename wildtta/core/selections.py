@@ -29,7 +29,13 @@ __all__ = [
 
 
 class Selection(nn.Module):
-    """Base class: write `forward(prediction, state) -> B booleans`; with a state also `init` and `advance`."""
+    """Base class: write `forward(prediction, state) -> B booleans`; with a state also `init` and `advance`.
+
+    Attributes:
+        by_image: whether the choice of an image depends on it and the state alone (see `Measure`).
+    """
+
+    by_image = False
 
     def init(self, theta: Tensor, classes: int) -> State:
         """The state at the start of a stream, on the device and in the precision of the parameters θ."""
@@ -47,6 +53,8 @@ class Selection(nn.Module):
 
 
 class _Both(Selection):
+    by_image = True
+
     def __init__(self, first: Selection, second: Selection) -> None:
         super().__init__()
         self.first, self.second = first, second
@@ -68,12 +76,16 @@ class _Both(Selection):
 class everything(Selection):
     """Every image teaches."""
 
+    by_image = True
+
     def forward(self, prediction: Prediction, state: State) -> Tensor:
         return torch.ones_like(prediction.logits[:, 0], dtype=torch.bool)
 
 
 class below(Selection):
     """Keep the images whose measure is below a threshold. The threshold is in nats, or in units of ln C."""
+
+    by_image = True
 
     def __init__(self, criterion: Measure, threshold: float, *, of_log_classes: bool = False) -> None:
         super().__init__()
@@ -89,6 +101,8 @@ class below(Selection):
 
 class above(Selection):
     """Keep the images whose measure is above a threshold."""
+
+    by_image = True
 
     def __init__(self, criterion: Measure, threshold: float) -> None:
         super().__init__()
@@ -121,6 +135,8 @@ class non_redundant(Selection):
 
     |cos(p, m)| < `threshold`, with m the moving average of the kept images' mean p. No test before the first kept image.
     """
+
+    by_image = True
 
     def __init__(self, threshold: float = 0.05, decay: float = 0.9) -> None:
         super().__init__()

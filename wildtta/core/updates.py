@@ -2,7 +2,8 @@
 
 θ is one flat vector, so an optimiser is a few lines and a norm over "all parameters" is a norm. An update gets the
 evaluation at θ, and `evaluate(theta, within=mask)`, which evaluates the same images at other parameters, with the selection
-made anew among those of `within`; it returns the next θ, its next state and the evaluation that the step was based on.
+made anew among those of `within` (what it says of each of the others may be NaN); it returns the next θ, its next state and the
+evaluation that the step was based on.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Evaluation(NamedTuple):
     gradient: Tensor
     logits: Tensor  # as the network gave them
     mask: Tensor  # the images that were selected
+    weights: Tensor  # how much each image weighs, selected or not
     loss: Tensor  # what was differentiated
     objective: Tensor  # the mean objective of the selected images, without weights and regulariser
     probabilities: Tensor

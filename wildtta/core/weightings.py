@@ -14,7 +14,13 @@ __all__ = ["Weighting", "decaying", "growing", "uniform"]
 
 
 class Weighting(nn.Module):
-    """Base class: write `forward(prediction) -> B weights`. Weightings add up."""
+    """Base class: write `forward(prediction) -> B weights`. Weightings add up.
+
+    Attributes:
+        by_image: whether the weight of an image depends on that image alone (see `Measure`).
+    """
+
+    by_image = False
 
     def forward(self, prediction: Prediction) -> Tensor:
         raise NotImplementedError
@@ -24,6 +30,8 @@ class Weighting(nn.Module):
 
 
 class _Sum(Weighting):
+    by_image = True
+
     def __init__(self, first: Weighting, second: Weighting) -> None:
         super().__init__()
         self.first, self.second = first, second
@@ -36,12 +44,16 @@ class _Sum(Weighting):
 class uniform(Weighting):
     """Every selected image weighs 1."""
 
+    by_image = True
+
     def forward(self, prediction: Prediction) -> Tensor:
         return torch.ones_like(prediction.logits[:, 0])
 
 
 class decaying(Weighting):
     """exp(`pivot` · ln C − measure): 1 at the pivot, more for images below it (EATA eq. 4, DeYO eq. 8, ReCAP eq. 10)."""
+
+    by_image = True
 
     def __init__(self, criterion: Measure, pivot: float) -> None:
         super().__init__()
@@ -56,6 +68,8 @@ class decaying(Weighting):
 
 class growing(Weighting):
     """exp(measure): more for images where it is large (the PLPD term of DeYO eq. 8)."""
+
+    by_image = True
 
     def __init__(self, criterion: Measure) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from wildtta.core.guards import Outcome
 from wildtta.core.method import Method
 from wildtta.core.tree import State
 from wildtta.network import Network
-from wildtta.runners.eager import Eager, differentiate
+from wildtta.runners.eager import Eager, differentiate, kind_of
 
 __all__ = ["Captured"]
 
@@ -51,7 +51,7 @@ class Captured(Eager):
         self._pool: Any = None
 
     def step(self, state: State, images: Tensor) -> tuple[State, Outcome]:
-        kind = _kind(images)
+        kind = kind_of(images)
         self._met[kind] += 1
         if self._met[kind] == 1 or not self._possible(kind, images):
             return super().step(state, images)
@@ -69,7 +69,9 @@ class Captured(Eager):
         return state, Outcome(*(part.clone() for part in found.outcome))
 
     def _possible(self, kind: Any, images: Tensor) -> bool:
-        if images.device.type != "cuda":
+        if not getattr(self.method, "capturable", True):
+            self.reason = "the step is a loop over images, each with passes of its own, and would be a graph for each"
+        elif images.device.type != "cuda":
             self.reason = f"CUDA graphs need a CUDA device, and the images are on {images.device}"
         elif len(self._graphs) >= _MOST and kind not in self._graphs:
             self.reason = f"batches come in more than {_MOST} shapes; those met first are captured"
@@ -117,12 +119,6 @@ class Captured(Eager):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["method"], state["network"])  # type: ignore[misc]
-
-
-def _kind(images: Tensor) -> Any:
-    device = images.device.type
-    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return tuple(images.shape), images.stride(), images.dtype, autocast
 
 
 def _overwrite(state: State, following: State) -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wildtta.core.guards import Outcome
-from wildtta.core.method import Method
+from wildtta.core.method import LossFunction, Method
 from wildtta.core.tree import State
 from wildtta.network import Network
 
-__all__ = ["Eager", "differentiate"]
+__all__ = ["Eager", "differentiate", "kind_of"]
 
 
 class Eager:
-    """Runs a step as it is written."""
+    """Runs a step as it is written.
+
+    Attributes:
+        empty_batches: whether a batch may have no image.
+    """
+
+    empty_batches = False
 
     def __init__(self, method: Method, network: Network) -> None:
         self.method, self.network = method, network
@@ -28,12 +34,19 @@ class Eager:
         """Drop what was prepared for tensors that are no longer in use."""
 
 
-def differentiate(loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Tensor) -> tuple[Tensor, State]:
+def kind_of(images: Tensor) -> Any:
+    """What batches have in common for which a step is prepared: shape, layout, type and autocast."""
+    device = images.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return tuple(images.shape), images.stride(), images.dtype, autocast
+
+
+def differentiate(loss: LossFunction, theta: Tensor) -> tuple[Tensor, State]:
     """The gradient of a loss at θ, and what else was computed on the way."""
     with torch.enable_grad():
         theta = theta.detach().requires_grad_()
-        loss, rest = loss_of(theta)
-        if not loss.requires_grad:
+        value, rest = loss(theta)
+        if not value.requires_grad:
             raise ValueError("no parameter that adapts reaches the logits; name others with layers=…")
-        (gradient,) = torch.autograd.grad(loss, theta)
+        (gradient,) = torch.autograd.grad(value, theta)
     return gradient, rest

@@ -1,0 +1,202 @@
+"""What `wildtta speed` measures: structure and consistency; no time is judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from networks import make
+from reference import Reference
+from torch import nn
+from typer.testing import CliRunner
+
+import wildtta
+from wildtta.bench import loops, speed, speed_table, timing
+from wildtta.bench.speed import Speed, SpeedError
+from wildtta.cli import app
+
+TINY = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.GroupNorm(2, 8), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10),
+    )
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    (tmp_path / "tiny.py").write_text(TINY)
+    return f"{tmp_path / 'tiny.py'}:build"
+
+
+def test_the_table_has_a_row_for_everyone(tiny: str) -> None:
+    result = speed.measure(Speed([tiny], [4], 32, precisions=["float32", "bf16"], rounds=2, reference=True))
+    rows = {(row["method"], row["runner"], row["precision"]): row for row in result["rows"]}
+    assert len(rows) == len(result["rows"])
+    for method in loops.LOOPS:
+        assert (method, "plain loop", "float32") in rows
+    for precision in ("float32", "bf16"):
+        assert ("no adaptation", "eager", precision) in rows
+        for method in set(wildtta.methods()) - {"source"}:
+            for runner in ("eager", "sparing"):
+                row = rows[method, runner, precision]
+                assert row["ms"][0] <= row["ms"][1] <= row["ms"][2]
+                assert row["rounds"] == 2
+                assert row["mib"] > 0
+                assert row["selected"] == 1, row
+    assert all(
+        row["ratio"] == [1, 1, 1] for row in rows.values() if row["runner"] == "plain loop" and row["method"] == "tent"
+    )
+    passes = {
+        method: (rows[method, "eager", "float32"]["forwards"], rows[method, "eager", "float32"]["backwards"])
+        for method in ("tent", "sar", "deyo", "recap")
+    }
+    assert passes == {"tent": (1, 1), "sar": (2, 2), "deyo": (2, 1), "recap": (1, 1)}
+    assert "C × C" in rows["recap", "eager", "float32"]["other"]
+    assert rows["tent", "eager", "float32"]["other"] == ""
+    shown = speed_table.markdown(json.loads(json.dumps(result)))
+    assert shown.count("\n") == len(rows) + 1
+    assert all(line.count(" | ") == shown.partition("\n")[0].count(" | ") for line in shown.splitlines())
+
+
+def test_a_share_of_the_images_teaches(tiny: str) -> None:
+    result = speed.measure(Speed([tiny], [64], 16, methods=["recap", "sar"], share=0.25, rounds=2, memory=False))
+    rows = {(row["method"], row["runner"]): row for row in result["rows"]}
+    assert all("mib" not in row for row in rows.values())
+    for method in ("recap", "sar"):
+        for runner in ("eager", "sparing"):
+            assert 0.1 < rows[method, runner]["selected"] < 0.4
+    assert (rows["sar", "eager"]["forwards"], rows["sar", "eager"]["backwards"]) == (2, 2)
+    assert rows["sar", "sparing"]["forwards"] < 1.8
+    assert rows["sar", "sparing"]["backwards"] < 1.4
+
+
+@pytest.mark.parametrize("what", ["classes", "batch", "streams"])
+def test_how_cost_grows(tiny: str, what: str) -> None:
+    options = Speed([tiny], [4], 16, methods=["recap"], runners=["eager"], rounds=2, memory=False)
+    result = speed.grow(options, what, [2, 8])
+    assert {row["value"] for row in result["rows"]} == {2, 8}
+    assert {row["method"] for row in result["rows"]} == (
+        {"tent", "recap"} | ({"no adaptation"} if what != "streams" else set())
+    )
+    shown = speed_table.markdown(result)
+    assert "bend" in shown
+    if what == "streams":
+        fleet = [row for row in result["rows"] if row["runner"] == "fleet, eager"]
+        assert [
+            row["images_per_second"] == pytest.approx(1000 * row["value"] / row["ms"][1], rel=0.01) for row in fleet
+        ] == [True] * 2
+
+
+def test_where_a_curve_bends() -> None:
+    assert speed_table.bend([(1, 3.0), (2, 3.1), (4, 3.2)]) is None
+    assert speed_table.bend([(1, 1.0), (2, 2.0)]) == 1
+    assert speed_table.bend([(10, 2.0), (1000, 2.2), (10_000, 9.0)]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"precisions": ["int8"]}, "unknown precision 'int8'"),
+        ({"share": 1.5}, "between 0 and 1"),
+        ({"batches": [0]}, "at least one image"),
+        ({"methods": ["tant"]}, "unknown method 'tant'"),
+        ({"runners": ["graph"]}, "unknown runner 'graph'"),
+    ],
+)
+def test_what_cannot_be_asked_for(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(SpeedError, match=message):
+        Speed(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_contestant_that_fails_does_not_stop_the_others(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object, prediction: object) -> None:
+        raise RuntimeError("out of memory, say\nand more")
+
+    monkeypatch.setattr(wildtta.core.regional_entropy, "compute", broken)
+    result = speed.measure(Speed([tiny], [4], 16, methods=["tent", "recap"], runners=["eager"], rounds=1, memory=False))
+    rows = {(row["method"], row["runner"]): row for row in result["rows"]}
+    assert rows["recap", "eager"]["error"] == "out of memory, say"
+    assert rows["tent", "eager"]["ms"][1] > 0
+    assert "out of memory, say" in speed_table.markdown(result)
+
+
+@pytest.mark.parametrize("method", ["tent", "eta", "sar", "deyo"])
+@pytest.mark.parametrize("kind", ["gn", "bn"])
+def test_the_plain_loops_do_what_the_methods_say(method: str, kind: str) -> None:
+    """Against the tests' own reference, at the paper's thresholds, from where all that is selected learns alike."""
+    network = make(kind, torch.float64)
+    for layer in network.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    head = "fc" if kind == "bn" else "head"
+    loop = loops.Loop(network, method, head, lr=0.01)
+    names = [name for name, parameter in loop.network.named_parameters() if parameter.requires_grad]
+    options = {
+        "lr": 0.01,
+        "margin": 0.4,
+        "redundancy": 0.05,
+        "rho": 0.05,
+        "recovery": 0.0,
+        "threshold": 0.5,
+        "plpd": 0.2,
+    }
+    plain = Reference(network, method, names, network.get_submodule(head), **options)
+    for step in range(3):
+        batch = torch.randn(12, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+        if method == "deyo" and step:
+            break  # their patches are shuffled differently: only the first prediction is the same
+        torch.testing.assert_close(loop(batch), plain.step(batch, lambda x: x), rtol=1e-8, atol=1e-8)
+    if method != "deyo":
+        assert not torch.equal(loop(batch), make(kind, torch.float64).eval()(batch))
+
+
+def test_the_plain_loop_of_recap_has_the_librarys_loss() -> None:
+    network = make("gn", torch.float64)
+    loop = loops.Loop(network, "recap", "head")
+    logits = torch.randn(6, 10, dtype=torch.float64)
+    around = wildtta.core.Neighbourhood(loop.weight, loop.variance, 1.0)
+    prediction = wildtta.core.Prediction(logits, logits, logits, torch.arange(6), lambda other: prediction)
+    found, regional = loops.cubic(logits, loop.weight, loop.variance)
+    torch.testing.assert_close(found, wildtta.core.region_confidence(around, 0.5)(prediction))
+    torch.testing.assert_close(regional, wildtta.core.regional_entropy(around)(prediction))
+
+
+def test_timing() -> None:
+    calls: list[str] = []
+    times = timing.in_turn({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, "cpu", warm_up=1)
+    assert "".join(calls) == "abababab"
+    assert [len(values) for values in times.values()] == [3, 3]
+    assert 3.9 < timing.peak_memory(lambda: torch.ones(2**20).sum(), "cpu") < 4.2
+    short = timing.in_turn({"a": lambda: sum(range(10**5))}, 10_000, "cpu", until=0.01)
+    assert 3 <= len(short["a"]) < 10_000
+
+
+def test_the_command(tiny: str, tmp_path: Path) -> None:
+    files = ["--json", str(tmp_path / "out" / "speed.json"), "--markdown", str(tmp_path / "speed.md")]
+    asked = ["speed", "--models", tiny, "--batch", "2", "--size", "16", "--methods", "tent,recap", "--rounds", "1"]
+    done = CliRunner().invoke(app, [*asked, *files])
+    assert done.exit_code == 0, done.output
+    result = json.loads((tmp_path / "out" / "speed.json").read_text())
+    assert (tmp_path / "speed.md").read_text().strip() == speed_table.markdown(result)
+    grown = CliRunner().invoke(app, [*asked, "--grow", "batch", "--values", "1,2", "--no-memory"])
+    assert grown.exit_code == 0, grown.output
+    assert "bend" in grown.output
+    for flags, message in (
+        (["--share", "half"], "--share takes a number"),
+        (["--device", "cuda"], "no CUDA device here"),
+        (["--grow", "depth"], "'depth' is none of them"),
+        (["--models", "timm:resnt50"], "cannot be made"),
+    ):
+        if flags[0] == "--device" and torch.cuda.is_available():
+            continue
+        failed = CliRunner().invoke(app, ["speed", *flags])
+        assert failed.exit_code == 2
+        assert message in failed.output

@@ -1,0 +1,81 @@
+"""Measuring time and memory so that contestants share what the machine does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["MIB", "Spread", "in_turn", "peak_memory", "spread", "synchronise"]
+
+MIB = 2**20
+
+
+class Spread(NamedTuple):
+    """The quartiles of what was measured."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def synchronise(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def spread(values: list[float]) -> Spread:
+    """
+    >>> spread([3.0, 1.0, 2.0])
+    Spread(low=1.5, middle=2.0, high=2.5)
+    """
+    low, middle, high = torch.tensor(values, dtype=torch.float64).quantile(
+        torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    )
+    return Spread(low.item(), middle.item(), high.item())
+
+
+def in_turn(
+    functions: Mapping[str, Callable[[], object]], rounds: int, device: str, *, warm_up: int = 2, until: float = 0.0
+) -> dict[str, list[float]]:
+    """Milliseconds of each function in each round. In a round each is called once, so that all share what the machine does.
+
+    With `until`, rounds end early after so many seconds, but not before the third.
+    """
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    begun = time.perf_counter()
+    for turn in range(rounds + warm_up):
+        for name, function in functions.items():
+            synchronise(device)
+            start = time.perf_counter()
+            function()
+            synchronise(device)
+            if turn >= warm_up:
+                times[name].append(1000 * (time.perf_counter() - start))
+        if until and turn >= warm_up + 2 and time.perf_counter() - begun > until:
+            break
+    return times
+
+
+def peak_memory(function: Callable[[], object], device: str) -> float:
+    """MiB at the highest point of a call, over what there was before.
+
+    On CUDA the allocator's; on a CPU, what the allocations that the profiler sees add up to.
+    """
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        function()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / MIB
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        function()
+    total = highest = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            highest = max(highest, total)
+    return highest / MIB
