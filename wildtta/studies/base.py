@@ -128,7 +128,7 @@ class Choice:
         if self.models is None:
             if self.data != "glyphs":
                 raise ConfigError("say which models: --models timm:NAME, file.py:function, …")
-            self.models = ["glyph-vit"]
+            self.models = ["glyph-resnet"]
         if self.scale is None:
             self.scale = "small" if self.data == "glyphs" else "full"
         if self.scale not in ("small", "full"):
