@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench studies docs clean
+.PHONY: demo test test-all lint bench studies gpu docs clean
 
 demo: $(READY)
 	$(BIN)/wildtta demo --out runs/demo
@@ -26,6 +26,11 @@ bench: $(READY)
 # The paper's studies on the embedded set; the page is runs/studies/index.html.
 studies: $(READY)
 	$(BIN)/wildtta study all --out runs/studies --threads 2
+
+# All that docs/speed.md shows of a GPU, in about ten minutes on an H200; it goes on where it stopped.
+gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py --out docs/data/speed $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/speed_page.py --docs
 
 # The documentation as a site, in site/: open site/index.html. A warning is an error.
 docs: $(READY)

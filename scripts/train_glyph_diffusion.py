@@ -3,7 +3,7 @@
 python scripts/train_glyph_diffusion.py --steps 6000 --out wildtta/data/glyph_diffusion
 
 It takes 1,000 linear steps and predicts the noise, as DDA asks. What corrupts glyphs is gone in less noise than that of step
-200, so only the steps below are trained: all of the model's capacity goes where it is used, and it cannot draw images from
+120, so only the steps below are trained: all of the model's capacity goes where it is used, and it cannot draw images from
 nothing. What is kept is the moving average of the weights, in half precision, as a folder that diffusers' `DDPMPipeline` reads
 too. A run that was ended goes on from its checkpoint; the learning rate falls to zero at the end of the steps or of the minutes,
 whichever comes first, both of all runs together.
@@ -38,10 +38,12 @@ CONFIG = {
     "attention_head_dim": 32,  # in the middle, at 8 x 8
 }
 STEPS = 1000
-TRAINED = 200  # steps 0 to 199
+TRAINED = 120  # steps 0 to 119
 HIGHEST_RATE = 1e-3
 WARM_UP = 200  # steps
 AVERAGE = 0.998
+DDA = {"steps": 50, "start": 5, "scale": 1.5, "down": 2}
+"""What suits it in DDA; chosen with `benchmarks/dda.py --set source`."""
 
 
 class Images:
@@ -136,7 +138,7 @@ def train(options: argparse.Namespace) -> nn.Module:
 
 
 def write(network: nn.Module, folder: Path) -> None:
-    """The layout of diffusers' `DDPMPipeline`: unet/ and scheduler/."""
+    """The layout of diffusers' `DDPMPipeline`, unet/ and scheduler/; and DDA's settings."""
     (folder / "unet").mkdir(parents=True, exist_ok=True)
     (folder / "scheduler").mkdir(exist_ok=True)
     weights = {name: value.detach().cpu().half().contiguous() for name, value in network.state_dict().items()}
@@ -152,6 +154,7 @@ def write(network: nn.Module, folder: Path) -> None:
         "variance_type": "fixed_small",
         "clip_sample": True,
     }
+    put(folder / "dda.json", (json.dumps(DDA, indent=2) + "\n").encode())
     put(folder / "unet" / "config.json", (json.dumps(unet, indent=2) + "\n").encode())
     put(folder / "scheduler" / "scheduler_config.json", (json.dumps(scheduler, indent=2) + "\n").encode())
 

@@ -18,11 +18,10 @@ from wildtta.core import Restoration, Restoring, tree
 from wildtta.diffusion import DiffusionError, OnDisk, diffuse_back
 
 
-def network(dtype: torch.dtype = torch.float32) -> nn.Module:
+def network(norm: nn.Module | None = None) -> nn.Module:
     torch.manual_seed(1)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
-    ).to(dtype)
+    norm = norm or nn.BatchNorm2d(8)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
 
 
 def images(count: int, seed: int = 0, size: int = 8) -> Tensor:
@@ -32,8 +31,8 @@ def images(count: int, seed: int = 0, size: int = 8) -> Tensor:
     return (levels / 255 - mean) / deviation
 
 
-def adapter(model=None, **others) -> wildtta.Adapter:  # type: ignore[no-untyped-def]
-    return wildtta.adapt(network(), "dda", diffusion=model or diffusion(), statistics=STATISTICS, **others)
+def adapter(model=None, norm=None, **others) -> wildtta.Adapter:  # type: ignore[no-untyped-def]
+    return wildtta.adapt(network(norm), "dda", diffusion=model or diffusion(), statistics=STATISTICS, **others)
 
 
 def test_it_answers_with_the_mean_of_both_probabilities() -> None:

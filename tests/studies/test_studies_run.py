@@ -91,7 +91,7 @@ class Killed(BaseException):
     """No handler of errors sees it, and nothing is cleaned up."""
 
 
-@pytest.mark.parametrize("name", ["sensitivity", "features", "consistency"])
+@pytest.mark.parametrize("name", ["sensitivity", "features", pytest.param("consistency", marks=pytest.mark.slow)])
 def test_killed_at_every_file_that_it_writes(done, where, tmp_path, monkeypatch, name):
     folder, _ = done
     put, calls = files.put, 0
