@@ -1,7 +1,7 @@
 """Fills the README's tables of results, from kept figures.
 
-    wildtta demo --out runs/demo && python scripts/readme_tables.py --keep runs/demo     # keeps the demo's averages
-    python scripts/readme_tables.py                                                      # writes the tables
+wildtta demo --out runs/demo && python scripts/readme_tables.py --keep runs/demo     # keeps the demo's averages
+python scripts/readme_tables.py                                                      # writes the tables
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def demo(kept: dict[str, float]) -> str:
     models = ("glyph-resnet", "glyph-vit")
     columns = [(scenario, model) for scenario in SCENARIOS for model in models]
     rows = [
-        "| | " + " | ".join(f"{SCENARIOS[scenario]}, {model.removeprefix('glyph-')}" for scenario, model in columns) + " |",
+        "| | "
+        + " | ".join(f"{SCENARIOS[scenario]}, {model.removeprefix('glyph-')}" for scenario, model in columns)
+        + " |",
         "| --- |" + " --- |" * len(columns),
     ]
     for method, name in METHODS.items():
@@ -51,7 +53,9 @@ def real(results: dict[str, Any]) -> str:
     for method, name in METHODS.items():
         shown = []
         for kind in kinds:
-            pair = [results.get(f"resnet50_gn_64|{kind}|shuffled|{method}|x1|10000|{guard}") for guard in ("plain", "guard")]
+            pair = [
+                results.get(f"resnet50_gn_64|{kind}|shuffled|{method}|x1|10000|{guard}") for guard in ("plain", "guard")
+            ]
             texts = [f"{cell['accuracy']:.1f}" for cell in pair if cell]
             shown.append(" / ".join(texts))
         if all(shown):
