@@ -179,8 +179,8 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--until", type=float, default=float("inf"), help="begin nothing more after so many seconds")
-    parser.add_argument("--images", type=int, default=2500, help="of each corruption; tiny-imagenet has 10,000")
-    parser.add_argument("--tune-images", type=int, default=1000)
+    parser.add_argument("--images", type=int, default=2000, help="of each corruption; tiny-imagenet has 10,000")
+    parser.add_argument("--tune-images", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--stages", nargs="+", help="only those whose name has one of these words")
     parser.add_argument(

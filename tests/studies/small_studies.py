@@ -46,7 +46,7 @@ def place(folder: Path) -> dict[str, Any]:
 
 
 def choice(where: dict[str, Any], **others: Any) -> Choice:
-    usual: dict[str, Any] = {"kinds": KINDS, "images": 48, "scale": "small", "calibration": 32, "lr": "x300"}
+    usual: dict[str, Any] = {"kinds": KINDS, "images": 70, "scale": "small", "calibration": 32, "lr": "x300"}
     return Choice(**(where | usual | others))
 
 

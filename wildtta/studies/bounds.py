@@ -147,11 +147,8 @@ def _cost(bench: Bench, model: str, kind: str) -> dict[str, Any]:
     weight = network.head[0].float()
     variance = region.variance.to(weight.device)
     around = Neighbourhood(weight, variance, 1.2)
-    feature = (
-        torch.linalg.lstsq(weight, (logits - network.head[1]).T).solution.T
-        if bench.device.type == "cpu"
-        else (torch.linalg.pinv(weight) @ (logits - network.head[1]).T).T
-    )
+    # features with these logits: those of the network itself are not kept, and any will do
+    feature = (logits - network.head[1].float()) @ torch.linalg.pinv(weight).T
     spread = (1.2 * variance).sqrt()
 
     def closed(z: Tensor) -> Tensor:

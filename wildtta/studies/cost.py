@@ -39,7 +39,8 @@ def run(bench: Bench) -> Summary:
     rows: list[dict[str, Any]] = []
     for model in bench.models:
         for batch in batches:
-            about = {"model": model, "kind": kind, "batch": batch, "rounds": rounds, "methods": methods}
+            settings = {method: bench.settings_of(trial(method, method, "mild"), model) for method in methods}
+            about = {"model": model, "kind": kind, "batch": batch, "rounds": rounds, "settings": settings}
             found = bench.part(
                 "cost",
                 f"{bench.name_of(model)}-{batch}",
