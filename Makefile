@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench studies clean
+.PHONY: demo test test-all lint bench studies gpu docs clean
 
 demo: $(READY)
 	$(BIN)/wildtta demo --out runs/demo
@@ -14,6 +14,13 @@ test: $(READY) lint
 test-all: $(READY) lint
 	$(BIN)/python -m pytest
 
+# The oldest Python and torch that are supported, in an environment of their own (OLDEST=python3.10 or a path).
+OLDEST ?= python3.10
+test-oldest:
+	$(OLDEST) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet "torch==2.6.0" torchvision timm pytest hypothesis --editable .
+	.venv-oldest/bin/python -m pytest -m "not slow" tests/core tests/test_properties.py tests/test_parity.py README.md
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -23,9 +30,27 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py
 
-# The paper's studies on the embedded set; the page is runs/studies/index.html.
+# The paper's studies on the embedded set, at learning rates that the first chose; the page is runs/studies/index.html.
 studies: $(READY)
-	$(BIN)/wildtta study all --out runs/studies --threads 2
+	$(BIN)/wildtta study tune --out runs/studies --threads 2
+	$(BIN)/wildtta study all --out runs/studies --threads 2 --rates runs/studies/tune/rates.json
+
+# All that docs/speed.md shows of a GPU, in about ten minutes on an H200; it goes on where it stopped.
+gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py --out docs/data/speed $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/speed_page.py --docs
+
+# The documentation as a site, in site/: open site/index.html. A warning is an error.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Wheel and source distribution in dist/, checked.
+package: $(READY)
+	$(BIN)/python -m pip install --quiet build twine
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 # torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
 $(READY): pyproject.toml
@@ -35,4 +60,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -56,8 +56,7 @@ def throughput(model: str, streams: int, options: argparse.Namespace) -> None:
 
     times = in_turn(
         {"loop": loop, "fleet": lambda: fleet(images, names), "floor": lambda: one(images)},
-        options.rounds,
-        options.device,
+        options,
     )
     reports = [adapter.report for adapter in adapters] + [fleet.report(name) for name in names]
     assert all(report.selected == report.seen for report in reports), "every image must teach"
@@ -89,7 +88,7 @@ def memory(model: str) -> None:
     region, fisher = wildtta.Region.estimate(network, images), wildtta.Fisher.estimate(network, images)
     needs = {"eata": {"fisher": fisher}, **{name: {"region": region} for name in ("recap", "recap+sar", "recap+deyo")}}
     for guard in (None, "collapse"):
-        for method in wildtta.methods():
+        for method in (name for name, recipe in wildtta.methods().items() if not recipe.costly):
             fleet = wildtta.fleet(network, method, guard=guard, **needs.get(method, {}))  # type: ignore[arg-type]
             worst = 0.0
             for name in range(100):

@@ -1,11 +1,11 @@
 """MEMO against the network that does not adapt, on the same images: glyphs, and Tiny-ImageNet's photographs.
 
-    python benchmarks/memo.py --out docs/data/memo_glyphs_vit.json --models glyph-vit --views 16 --lr x3
-    python benchmarks/memo.py --out docs/data/memo_glyphs_resnet.json --models glyph-resnet --views 16 --lr x100
-    python benchmarks/memo.py --tiny DATA --out docs/data/memo_tiny.json --views 16 --lr x10    # ResNet50-GN on photographs
-    python benchmarks/memo.py --out docs/data/memo_tiny.json --table                            # prints what is there, runs nothing
+    python benchmarks/memo.py --out docs/data/memo_glyphs_vit.json --models glyph-vit --views 16 --lr x3 --images 300
+    python benchmarks/memo.py --out docs/data/memo_glyphs_resnet.json --models glyph-resnet --views 16 --lr x100 --images 300
+    python benchmarks/memo.py --tiny DATA --out docs/data/memo_tiny.json --views 16         # photographs, the published rate
+    python benchmarks/memo.py --out docs/data/memo_tiny.json --table                        # prints what is there, runs nothing
 
-DATA is as for tiny_imagenet.py. The rates were chosen on the last images of the order, the results are of the first.
+DATA is as for tiny_imagenet.py. The glyphs' rates were chosen on the last images of the order, the results are of the first.
 
 It goes through the images in a fixed random order, a few of each corruption in turn, and writes after each few: stop it whenever
 you like, the same command goes on. What is written is, for each cell, which images each of the two had right ("1") or not ("0").
@@ -151,20 +151,26 @@ def main() -> None:
 def table(done: dict[str, Any]) -> str:
     """Markdown: a row a cell, and for each model all its corruptions together."""
     lines = [
-        "| model | corruption | views | images | source | MEMO | difference | mended, spoilt | chance | s an image |"
+        "| model | corruption | views | rate | images | source | MEMO | difference | mended, spoilt | chance | s an image |"
     ]
-    lines += ["| --- " * 10 + "|"]
+    lines += ["| --- " * 11 + "|"]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for key, result in done.items():
         name, kind, _, views = key.split("|", 3)
-        lines.append(f"| {name} | {kind} | {views.replace(' views', '')} | {_row(result)} |")
+        lines.append(f"| {name} | {kind} | {_budget(views)} | {_row(result)} |")
         groups.setdefault((name, views), []).append(result)
     for (name, views), results in groups.items():
         if len(results) > 1:
             every = {part: "".join(result[part] for result in results) for part in ("source", "memo")}
             every |= {"seconds": sum(result["seconds"] for result in results)}
-            lines.append(f"| **{name}** | all | {views.replace(' views', '')} | {_row(every)} |")
+            lines.append(f"| **{name}** | all | {_budget(views)} | {_row(every)} |")
     return "\n".join(lines)
+
+
+def _budget(text: str) -> str:
+    """Views and rate, from the end of a key."""
+    views, _, rate = text.partition("|")
+    return f"{views.removesuffix(' views')} | {rate or 'x1'}"
 
 
 def _row(result: dict[str, Any]) -> str:

@@ -76,6 +76,14 @@ class Server:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def threads(self) -> dict[int, float]:
+        """The same for each of its threads; the first is the one that speaks HTTP."""
+        found = {}
+        for path in Path(f"/proc/{self.process.pid}/task").iterdir():
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            found[int(path.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return found
+
     def kill(self) -> None:
         """As when the machine stops."""
         self.process.send_signal(signal.SIGKILL)

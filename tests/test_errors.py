@@ -162,11 +162,12 @@ def test_what_a_method_needs(method: str, message: str) -> None:
 def test_a_region_of_another_network() -> None:
     region = wildtta.Region.estimate(make("bn"), images(20))
     with pytest.raises(
-        ValueError, match="belongs to another network: it has 12 features and 10 classes, the network has 16 and 10"
+        ValueError,
+        match="belongs to another network: it has 12 features and 10 classes, the network has 16 features and 10",
     ):
         wildtta.adapt(make("gn"), "recap", region=region)
     other = wildtta.Region(torch.ones(16), classes=7)
-    with pytest.raises(ValueError, match="16 features and 7 classes, the network has 16 and 10"):
+    with pytest.raises(ValueError, match="16 features and 7 classes, the network has 16 features and 10"):
         wildtta.adapt(make("gn"), "recap", region=other)
     with pytest.raises(ValueError, match="must be finite and not negative"):
         wildtta.Region(torch.tensor([1.0, torch.nan]))

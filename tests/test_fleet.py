@@ -578,8 +578,9 @@ def test_fleets_that_cannot_be() -> None:
         wildtta.fleet(make("gn"), "tent", chunk=0)
     with pytest.raises(ValueError, match="unknown runner 'graph'"):
         wildtta.fleet(make("gn"), "tent", runner="graph")
-    with pytest.raises(ValueError, match="give each process a fleet of its own streams"):
-        wildtta.fleet(make("gn"), "tent", runner="distributed")
+    for runner in ("sparing", "compiled", "distributed"):
+        with pytest.raises(ValueError, match=f'the {runner} runner is for a single stream; .* "eager", or "captured"'):
+            wildtta.fleet(make("gn"), "tent", runner=runner)
     with pytest.raises(ValueError, match="unknown method 'tnet'"):
         wildtta.fleet(make("gn"), "tnet")
     with pytest.raises(ValueError, match="give region="):
@@ -832,7 +833,7 @@ def test_the_captured_runner_steps_eagerly_without_cuda() -> None:
     options = usual("recap", "gn")
     eager, captured = (
         wildtta.fleet(make("gn"), "recap", streams=["a", "b", "c"], runner=runner, **options)
-        for runner in ("eager", "captured")
+        for runner in ("eager", "auto")
     )
     for call in batches():
         one, two = eager(call), captured(call)

@@ -52,10 +52,11 @@ def fleet(
     """Make a fleet: independent streams that share a network and adapt it each in its own way, as separate adapters would.
 
     Args:
-        network, method, guard, runner, head, kind, layers, hyperparameters: as for `wildtta.adapt`. The network must not mix
-            the images of a batch: no BatchNorm.
+        network, method, guard, head, kind, layers, hyperparameters: as for `wildtta.adapt`. The network must not mix the
+            images of a batch: no BatchNorm.
         streams: their names, or how many (they are then called 0, 1, …). More can join, and any can leave.
         each: hyper-parameters of which every stream has its own value: `each={"lr": [1e-3, 2e-3]}` for two streams.
+        runner: "eager"; "captured": one CUDA graph for each number of streams and images; "auto": that on a GPU.
         seed: of every stream, or one for each of them.
         chunk: how many streams go through the network at once. By default, as many as have together the pixels of 64 images
             of 224 × 224. It changes memory and time, and no result.
@@ -119,16 +120,16 @@ class Fleet(nn.Module):
                 "the network has BatchNorm layers, which mix the images of a batch, so streams in one batch would not be "
                 "independent; make an adapter for each stream with wildtta.adapt, or use a network with GroupNorm or LayerNorm"
             )
-        if runner == "distributed":
+        if runner in ("sparing", "compiled", "distributed"):
             raise ValueError(
-                "the distributed runner spreads one stream over processes; give each process a fleet of its own streams, with "
-                'the runner "eager" or "captured"'
+                f'the {runner} runner is for a single stream; a fleet takes the runner "eager", or "captured" on a GPU'
             )
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk must be at least 1 stream, but is {chunk}")
         self.network = network
         self.chunk = chunk
-        self._recipe, self._guard, self._kind, self._seed = method, guard, runner, seed
+        self._recipe, self._guard, self._seed = method, guard, seed
+        self._kind = "captured" if runner == "auto" else runner  # which steps eagerly where there is no CUDA
         self._fingerprint = network.fingerprint()
         self._lock = threading.RLock()
         self._checked: set[tuple[Any, ...]] = set()
@@ -140,7 +141,7 @@ class Fleet(nn.Module):
                 f"{self._usual.name!r} keeps nothing of the images it has seen, so its streams would all be the same; make one "
                 "adapter with wildtta.adapt and give it the images of all"
             )
-        self._cohorts = [Cohort(network, runner, self._usual)]
+        self._cohorts = [Cohort(network, self._kind, self._usual)]
         self._where: dict[Name, tuple[Cohort, int]] = {}
         self._last: dict[Name, _Last] = {}
         self.train(False)

@@ -75,9 +75,10 @@ class Region:
     def check(self, network: Network) -> None:
         """Raise if this is the region of another network."""
         if len(self.variance) != network.features or self.classes not in (None, network.classes):
+            own = f"{len(self.variance)} features" + (f" and {self.classes} classes" if self.classes else "")
             raise ValueError(
-                f"this region belongs to another network: it has {len(self.variance)} features and {self.classes} classes, "
-                f"the network has {network.features} and {network.classes}; estimate it with Region.estimate(network, images)"
+                f"this region belongs to another network: it has {own}, the network has {network.features} features and "
+                f"{network.classes} classes; estimate it with Region.estimate(network, images)"
             )
 
     def digest(self) -> str:

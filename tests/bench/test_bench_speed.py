@@ -44,7 +44,7 @@ def test_the_table_has_a_row_for_everyone(tiny: str) -> None:
         assert (method, "plain loop", "float32") in rows
     for precision in ("float32", "bf16"):
         assert ("no adaptation", "eager", precision) in rows
-        for method in set(wildtta.methods()) - {"source"}:
+        for method in {name for name, recipe in wildtta.methods().items() if not recipe.costly} - {"source"}:
             for runner in ("eager", "sparing"):
                 row = rows[method, runner, precision]
                 assert row["ms"][0] <= row["ms"][1] <= row["ms"][2]

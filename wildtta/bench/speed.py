@@ -68,7 +68,7 @@ class Speed:
         models: as for a benchmark; `timm:NAME` and `torchvision:NAME` are made with random weights.
         batches: images a step.
         size: pixels a side, instead of the model's own.
-        methods: all that there are, if left out.
+        methods: all but the costly ones, if left out.
         runners: "eager" and "sparing", and on CUDA "captured", if left out.
         precisions: float32, tf32, bf16 (autocast); plain loops are always in float32.
         share: of the images that teach; None: what the methods select of random images.
@@ -173,7 +173,9 @@ def _contestants(network: nn.Module, options: Speed, images: Tensor, say: Say) -
     for precision in options.precisions:
         row = {"method": "no adaptation", "runner": "eager", "precision": precision}
         yield Contestant(f"no adaptation, {precision}", forward, precision, row)
-        for method in options.methods or [name for name in registered() if name != "source"]:
+        for method in options.methods or [
+            name for name, recipe in registered().items() if name != "source" and not recipe.costly
+        ]:
             for runner in options.usual_runners:
                 adapter = _adapter(network, method, runner, options)
                 if adapter is None:

@@ -15,6 +15,7 @@ __all__ = ["Gate"]
 
 _log = logging.getLogger("wildtta.serve.access")
 _ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})  # whoever watches the service is answered even then
+_OFTEN = "/v1/streams/{id}/predict"  # logged where somebody looks for faults; the metrics count it
 _HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
@@ -53,9 +54,21 @@ class Gate:
             route = getattr(scope.get("route"), "path", "none")
             self.metrics.request(route, status, seconds)
             if route not in _ALWAYS:
-                level = logging.ERROR if status == 500 else logging.INFO
-                extra = {"method": scope["method"], "route": route, "status": status, "ms": round(1000 * seconds, 1)}
-                _log.log(level, "request", extra=extra)
+                level = (
+                    logging.ERROR
+                    if status == 500
+                    else logging.DEBUG
+                    if route == _OFTEN and status == 200
+                    else logging.INFO
+                )
+                if _log.isEnabledFor(level):
+                    extra = {
+                        "method": scope["method"],
+                        "route": route,
+                        "status": status,
+                        "ms": round(1000 * seconds, 1),
+                    }
+                    _log.log(level, "request", extra=extra)
 
     async def _turn_away(self, send: Send) -> None:
         headers = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+import sys
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -83,7 +85,7 @@ class read_body:
                 raise self._too_long()
             intake.grow(int(said))
         try:
-            return await asyncio.wait_for(self._chunks(intake), self.seconds)
+            return await _within(self.seconds, self._chunks(intake))
         except asyncio.TimeoutError as error:
             advice = f"send it within {self.seconds:g} seconds"
             raise Problem(408, "the body did not arrive in time", advice) from error
@@ -104,6 +106,13 @@ class read_body:
 
     def _too_long(self) -> Problem:
         return Problem(413, f"the body is longer than {self.limit:,} bytes", "send fewer or smaller images at a time")
+
+
+async def _within(seconds: float, body: Coroutine[Any, Any, bytes]) -> bytes:
+    if sys.version_info < (3, 11):
+        return await asyncio.wait_for(body, seconds)
+    async with asyncio.timeout(seconds):  # needs no task of its own
+        return await body
 
 
 class _InMemory(MultiPartParser):

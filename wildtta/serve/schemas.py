@@ -147,6 +147,20 @@ class Error(BaseModel):
 BINARY = {"type": "string", "format": "binary"}
 
 PREDICT_BODY: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "learn",
+            "in": "query",
+            "description": "false: predict only.",
+            "schema": {"type": "boolean", "default": True},
+        },
+        {
+            "name": "top",
+            "in": "query",
+            "description": "How many classes an image.",
+            "schema": {"type": "integer", "minimum": 1, "maximum": 100, "default": 5},
+        },
+    ],
     "requestBody": {
         "required": True,
         "content": {
@@ -174,7 +188,7 @@ PREDICT_BODY: dict[str, Any] = {
             },
             "application/x-npy": {"schema": BINARY},
         },
-    }
+    },
 }
 
 STATE_BODY: dict[str, Any] = {

@@ -44,9 +44,11 @@ STUDIES: dict[str, Study] = {
 def run_studies(names: Sequence[str], bench: Bench) -> Path:
     """Carry out some studies, one after another, and write the page with all that are in the folder."""
     with bench.at_work():
-        try:
-            for name in names:
+        for place, name in enumerate(names):
+            try:
                 carry_out(STUDIES[name], bench)
-        finally:
-            page = write_page(bench.folder, list(STUDIES.values()))
-    return page
+            except BaseException:
+                if place:  # others are new
+                    write_page(bench.folder, list(STUDIES.values()))
+                raise
+        return write_page(bench.folder, list(STUDIES.values()))

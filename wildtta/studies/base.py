@@ -27,11 +27,12 @@ from wildtta.adapter import Adapter
 from wildtta.bench import Cell, Config, plan
 from wildtta.bench.config import ConfigError
 from wildtta.bench.engine import check_device
+from wildtta.bench.images import Kept
 from wildtta.bench.plan import Setting, open_settings
 from wildtta.bench.store import FORMAT, Store, write_json
 from wildtta.bench.work import Workshop, precision, prepare_source
 from wildtta.corruptions import CORRUPTIONS
-from wildtta.recipes import methods
+from wildtta.recipes import methods, recipe
 from wildtta.runners.together import mixes_images
 from wildtta.studies.methods import registered
 
@@ -127,7 +128,7 @@ class Choice:
         if self.models is None:
             if self.data != "glyphs":
                 raise ConfigError("say which models: --models timm:NAME, file.py:function, …")
-            self.models = ["glyph-vit"]
+            self.models = ["glyph-resnet"]
         if self.scale is None:
             self.scale = "small" if self.data == "glyphs" else "full"
         if self.scale not in ("small", "full"):
@@ -230,7 +231,7 @@ class Bench:
         self.failures: dict[str, str] = {}
         self._rates = rates_from(Path(choice.rates)) if choice.rates else {}
         self._settings: dict[str, Setting] = {}
-        self._used: dict[str, Result] = {}
+        self._kept: dict[tuple[str, str], Kept] = {}
         self._workshop = Workshop(self.store)
 
     # -- what it is run on ---------------------------------------------------------------------------------------------
@@ -300,7 +301,6 @@ class Bench:
         for family in missing:
             self._run(family)
         found = [(one, model, self._read(cell)) for one, model, cell in asked]
-        self._used |= {cell.name: result for (_, _, cell), (_, _, result) in zip(asked, found, strict=True) if result}
         return [(one, model, result) for one, model, result in found if result is not None]
 
     def _families(self, cells: list[Cell], settings: dict[tuple[str, str], Setting]) -> list[tuple[Cell, ...]]:
@@ -311,7 +311,11 @@ class Bench:
         mixing = {key: mixes_images(setting.model.network) for key, setting in settings.items()}
         found: dict[Any, list[Cell]] = {}
         for cell in cells:
-            alone = mixing[cell.model, cell.data] or (cell.batch > 1 and self.device.type != "cuda")
+            alone = (
+                mixing[cell.model, cell.data]
+                or recipe(cell.method).costly
+                or (cell.batch > 1 and self.device.type != "cuda")
+            )
             names = tuple((name, None) for name, _ in cell.settings)
             alike = replace(cell, domains=(), kind="", seed=0, settings=names)
             found.setdefault(cell if alone else alike, []).append(cell)
@@ -442,6 +446,14 @@ class Bench:
         images, readable = domain.read(numbers, self.device)
         return setting.model.preprocessing.normalise(images), domain.labels[numbers[readable.cpu()]]
 
+    def kept(self, model: str, kind: str) -> Kept:
+        """A whole domain, read and corrupted once; the last one that was asked for is at hand."""
+        if (model, kind) not in self._kept:
+            setting = self.setting(model)
+            domain = setting.data.domain(kind, 0 if setting.data.severities == (0,) else self.choice.severity)
+            self._kept = {(model, kind): Kept(domain, None, self.device, 4 << 30)}
+        return self._kept[model, kind]
+
     def source(self, model: str, count: int) -> Tensor:
         """Source images, normalised and on the device."""
         setting = self.setting(model)
@@ -522,7 +534,7 @@ class Bench:
         }
 
 
-_ELSEWHERE = ("models", "kinds", "seeds", "images", "together")
+_ELSEWHERE = ("models", "kinds", "seeds", "images", "together", "lr", "rates")
 """Entries of a choice that a part names in `about`, if it depends on them."""
 
 
