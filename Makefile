@@ -14,6 +14,13 @@ test: $(READY) lint
 test-all: $(READY) lint
 	$(BIN)/python -m pytest
 
+# The oldest Python and torch that are supported, in an environment of their own (OLDEST=python3.10 or a path).
+OLDEST ?= python3.10
+test-oldest:
+	$(OLDEST) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet "torch==2.6.0" torchvision timm pytest hypothesis --editable .
+	.venv-oldest/bin/python -m pytest -m "not slow" tests/core tests/test_properties.py tests/test_parity.py README.md
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,6 +44,13 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+# Wheel and source distribution in dist/, checked.
+package: $(READY)
+	$(BIN)/python -m pip install --quiet build twine
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 # torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -45,4 +59,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
+	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

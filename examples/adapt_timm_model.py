@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A timm model that goes on learning
 #
-# A classifier of timm's, images that it was not trained for, and an adapter between the two. With a connection to the hub the model comes with
-# its weights; offline, `PRETRAINED=0 MODEL=test_vit python examples/adapt_timm_model.py` shows the same with random ones (and then it
-# can only show that it runs).
+# A classifier of timm's, images that it was not trained for, and an adapter between the two. With a connection to the hub the
+# model comes with its weights; offline, `PRETRAINED=0 MODEL=test_vit python examples/adapt_timm_model.py` shows the same with
+# random ones (and then it can only show that it runs).
 
 # %%
 import os

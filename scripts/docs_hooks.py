@@ -12,7 +12,7 @@ from typing import Any
 from latex2mathml.converter import convert
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\([(\[])(.*?)\\[)\]]\s*</\1>', re.DOTALL)
-_OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
+_OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./|data\b)[^)]*\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
