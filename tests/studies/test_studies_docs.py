@@ -36,8 +36,7 @@ def test_every_study_is_shown(fill):
     assert sorted(shown) == sorted(STUDIES)
     for name in shown:
         summary = read_summary(ROOT / "docs" / "data" / "studies" / name)
-        if summary is None:
-            continue  # the page says so
+        assert summary is not None
         assert summary["made"]["stand_in"] is True
         assert summary["made"]["failures"] == {}
         assert "/work/" not in str(summary["made"])
@@ -49,8 +48,6 @@ def test_a_part_changes_with_its_numbers(fill, tmp_path):
     text = "<!-- study: bounds -->\n<!-- /study -->"
     assert fill.MISSING in fill.filled(text, tmp_path, "studies")
     path = ROOT / "docs" / "data" / "studies" / "bounds" / "summary.json"
-    if not path.exists():
-        pytest.skip("bounds has not been run for the documentation")
     content = json.loads(path.read_text())
     pages = []
     for change in (0, 1):

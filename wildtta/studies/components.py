@@ -6,6 +6,7 @@ from typing import Any
 
 from wildtta.corruptions import FAMILIES
 from wildtta.network import Network
+from wildtta.report.table import signed
 from wildtta.studies.base import Bench, Result, average, mean_of, rounded, times, trial
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, method_style, panel
 from wildtta.studies.grid import Grid, number, plus_minus
@@ -187,10 +188,10 @@ def findings(summary: Summary) -> list[str]:
         if whole is None:
             continue
         others = {label: row for label, row in best.items() if label not in (whole["row"], "source")}
-        ahead = [f"{label} ({whole['mean'] - row['mean']:+.1f})" for label, row in others.items()]
+        ahead = [f"{label} ({signed(whole['mean'] - row['mean'])})" for label, row in others.items()]
         found.append(
             f"{model}: both terms together reach {whole['mean']:.1f} % at their best learning rate; the difference to "
-            f"{', '.join(ahead)}.".replace("-", "−")
+            f"{', '.join(ahead)}."
         )
         source = best.get("source")
         if source is not None:

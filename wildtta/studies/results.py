@@ -9,6 +9,7 @@ from typing import Any
 from wildtta.bench.config import WILD
 from wildtta.corruptions import CORRUPTIONS
 from wildtta.report import names
+from wildtta.report.table import signed
 from wildtta.studies.base import Bench, mean_of, rounded, trial
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, method_style, panel
 from wildtta.studies.grid import Grid, number, plus_minus
@@ -181,7 +182,7 @@ def findings(summary: Summary) -> list[str]:
         text = (
             f"{model}, {scenario}: {best} {means[best]:.1f} %, the best entropy method, {rival}, {means[rival]:.1f} % "
         )
-        text += f"({means[best] - means[rival]:+.1f})".replace("-", "−")
+        text += f"({signed(means[best] - means[rival])})"
         if "source" in means:
             per_kind = {kind: _means(mine, [kind]) for kind in summary["kinds"]}
             below = [

@@ -14,6 +14,7 @@ from wildtta.bench.meter import Meter
 from wildtta.corruptions import corrupt
 from wildtta.data.glyphs import Glyphs, glyph_batches
 from wildtta.report.figures import _smoothed
+from wildtta.report.table import signed
 from wildtta.studies.base import Bench, Result, Trial, mean_of, rounded, times, trial
 from wildtta.studies.draw import Ink, Picture, draw_line, grid_of, legend, line_entry, method_style, panel, shaded
 from wildtta.studies.grid import Grid, number
@@ -253,10 +254,7 @@ def pictures(summary: Summary) -> dict[str, Picture]:
             }
             found = [[cells.get((*label, column)) for column in columns] for label in labels]
             values = [[None if cell is None else cell["gain"] for cell in line] for line in found]
-            texts = [
-                ["" if cell is None else f"{cell['gain']:+.1f}".replace("-", "−") + _fate(cell) for cell in line]
-                for line in found
-            ]
+            texts = [["" if cell is None else signed(cell["gain"]) + _fate(cell) for cell in line] for line in found]
             names = [f"{method}{', guard' if guard else ''}" for method, guard in labels]
             shaded(
                 axes, ink, values, names, [column.replace(", ", ",\n") for column in columns], texts=texts, full=30.0
@@ -384,8 +382,8 @@ def findings(summary: Summary) -> list[str]:
             kept = sum(not after["collapsed"] for _, after in saved)
             found.append(
                 f"{model}: where a method collapses, the guard saves {kept} of {len(saved)} cases, and gives "
-                f"{gains:+.1f} points "
-                "over the last quarter on average.".replace("-", "−")
+                f"{signed(gains)} points "
+                "over the last quarter on average."
             )
     return found
 
