@@ -27,7 +27,7 @@ import tiny_imagenet
 
 import wildtta
 from wildtta.bench.loops import Loop
-from wildtta.bench.speed import Speed, _contestants, machine
+from wildtta.bench.speed import Speed, contestants, machine
 from wildtta.bench.timing import in_turn, spread
 from wildtta.corruptions import corrupt
 
@@ -65,7 +65,7 @@ def drawn(share: float, wanted: list[str]) -> tuple[dict[str, Callable[[Tensor],
     runners = list(dict.fromkeys(title.split(", ")[1] for title in wanted))
     options = Speed(methods=methods, runners=runners, share=share)
     found = {
-        entry.name.removesuffix(", float32"): entry.step for entry in _contestants(network, options, stream[0], print)
+        entry.name.removesuffix(", float32"): entry.step for entry in contestants(network, options, stream[0], print)
     }
     return {title: found[title] for title in ["plain loop: tent", *wanted]}, stream
 

@@ -36,7 +36,8 @@ import speed_page  # noqa: E402
 import tiny_imagenet  # noqa: E402
 
 import wildtta  # noqa: E402
-from wildtta.bench.speed import Speed, grow, machine, measure, prepared  # noqa: E402
+from wildtta.bench.growth import grow  # noqa: E402
+from wildtta.bench.speed import Speed, machine, measure, prepared  # noqa: E402
 from wildtta.bench.timing import in_turn, spread  # noqa: E402
 from wildtta.core import Neighbourhood, entropy, region_confidence  # noqa: E402
 

@@ -1,11 +1,11 @@
 """MEMO against the network that does not adapt, on the same images: glyphs, and Tiny-ImageNet's photographs.
 
-    python benchmarks/memo.py --out docs/data/memo_glyphs_vit.json --models glyph-vit --views 16 --lr x3 --images 300
-    python benchmarks/memo.py --out docs/data/memo_glyphs_resnet.json --models glyph-resnet --views 16 --lr x100 --images 300
+    python benchmarks/memo.py --out docs/data/memo_glyphs_vit.json --models glyph-vit --views 16 --lr x3 --images 150
+    python benchmarks/memo.py --out docs/data/memo_glyphs_resnet.json --models glyph-resnet --views 16 --lr x10 --images 150
     python benchmarks/memo.py --tiny DATA --out docs/data/memo_tiny.json --views 16         # photographs, the published rate
     python benchmarks/memo.py --out docs/data/memo_tiny.json --table                        # prints what is there, runs nothing
 
-DATA is as for tiny_imagenet.py. The glyphs' rates were chosen on the last images of the order, the results are of the first.
+DATA is as for tiny_imagenet.py. docs/memo.md says how the glyphs' rates were chosen.
 
 It goes through the images in a fixed random order, a few of each corruption in turn, and writes after each few: stop it whenever
 you like, the same command goes on. What is written is, for each cell, which images each of the two had right ("1") or not ("0").

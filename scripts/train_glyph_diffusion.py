@@ -3,7 +3,7 @@
 python scripts/train_glyph_diffusion.py --steps 6000 --out wildtta/data/glyph_diffusion
 
 It takes 1,000 linear steps and predicts the noise, as DDA asks. What corrupts glyphs is gone in less noise than that of step
-120, so only the steps below are trained: all of the model's capacity goes where it is used, and it cannot draw images from
+200, so only the steps below are trained: all of the model's capacity goes where it is used, and it cannot draw images from
 nothing. What is kept is the moving average of the weights, in half precision, as a folder that diffusers' `DDPMPipeline` reads
 too. A run that was ended goes on from its checkpoint; the learning rate falls to zero at the end of the steps or of the minutes,
 whichever comes first, both of all runs together.
@@ -38,7 +38,7 @@ CONFIG = {
     "attention_head_dim": 32,  # in the middle, at 8 x 8
 }
 STEPS = 1000
-TRAINED = 120  # steps 0 to 119
+TRAINED = 200  # steps 0 to 199
 HIGHEST_RATE = 1e-3
 WARM_UP = 200  # steps
 AVERAGE = 0.998

@@ -1,6 +1,7 @@
 """The captured runner against the eager one. What needs a CUDA device is skipped elsewhere."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from cases import METHODS, settings
 from networks import CLASSES, images, make
 
 import wildtta
+from wildtta.runners import Captured
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -27,6 +29,19 @@ def test_without_cuda_steps_run_eagerly_and_say_why():
     again = copy.deepcopy(captured)
     assert torch.equal(again(batch), captured(batch))
     assert again.runner.network is again.network
+
+
+def test_shapes_met_first_stay_captured_when_there_are_too_many():
+    runner = Captured(*(getattr(pair("tent", "gn")[0], name) for name in ("method", "network")))
+    batch = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    for kind in range(8):
+        assert runner._possible(kind, batch)
+        runner._graphs[kind] = None
+    assert not runner._possible(8, batch)
+    assert "more than 8 shapes" in runner.reason
+    assert all(runner._possible(kind, batch) for kind in range(8))
+    runner.forget()
+    assert runner._possible(8, batch)
 
 
 def test_an_unknown_runner_is_named_with_the_known_ones():

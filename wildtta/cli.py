@@ -434,8 +434,8 @@ def speed(
     """
     import json
 
+    from wildtta.bench import growth, speed_table
     from wildtta.bench import speed as measuring
-    from wildtta.bench import speed_table
 
     with _clear_errors():
         try:
@@ -463,12 +463,12 @@ def speed(
             numbers = [_whole("values", item) for item in _list(values)] if values else None
             with console.status("") as status:
                 say = lambda text: status.update(escape(text))  # noqa: E731
-                result = measuring.grow(options, grow, numbers, say) if grow else measuring.measure(options, say)
-    header, rows = speed_table.columns(result)
-    table = Table(*header, box=None, header_style="bold")
-    for cells in rows:
-        table.add_row(*map(escape, cells))
-    console.print(table)
+                result = growth.grow(options, grow, numbers, say) if grow else measuring.measure(options, say)
+    for title, (header, rows) in speed_table.groups(result).items():
+        table = Table(*header, box=None, header_style="bold", title=title, title_justify="left")
+        for cells in rows:
+            table.add_row(*map(escape, cells))
+        console.print(table)
     for line in speed_table.bends(result) if grow else []:
         console.print(line, highlight=False)
     busy = f"; {result['load'][0]} processes were running before" if result["load"][0] else ""

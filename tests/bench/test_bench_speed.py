@@ -13,7 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import wildtta
-from wildtta.bench import loops, speed, speed_table, timing
+from wildtta.bench import growth, loops, speed, speed_table, timing
 from wildtta.bench.speed import Speed, SpeedError
 from wildtta.cli import app
 
@@ -44,7 +44,7 @@ def test_the_table_has_a_row_for_everyone(tiny: str) -> None:
         assert (method, "plain loop", "float32") in rows
     for precision in ("float32", "bf16"):
         assert ("no adaptation", "eager", precision) in rows
-        for method in set(wildtta.methods()) - {"source"}:
+        for method in {name for name, recipe in wildtta.methods().items() if not recipe.costly} - {"source"}:
             for runner in ("eager", "sparing"):
                 row = rows[method, runner, precision]
                 assert row["ms"][0] <= row["ms"][1] <= row["ms"][2]
@@ -59,8 +59,14 @@ def test_the_table_has_a_row_for_everyone(tiny: str) -> None:
         for method in ("tent", "sar", "deyo", "recap")
     }
     assert passes == {"tent": (1, 1), "sar": (2, 2), "deyo": (2, 1), "recap": (1, 1)}
-    assert "C × C" in rows["recap", "eager", "float32"]["other"]
+    assert rows["recap", "eager", "float32"]["other"] == "region confidence"
     assert rows["tent", "eager", "float32"]["other"] == ""
+    parts = speed_table.groups(result)
+    assert sum(len(part) for _, part in parts.values()) == len(rows)
+    assert [title.partition(", ")[2] for title in parts] == [
+        "px 32, batch 4, precision float32",
+        "px 32, batch 4, precision bf16",
+    ]
     shown = speed_table.markdown(json.loads(json.dumps(result)))
     assert shown.count("\n") == len(rows) + 1
     assert all(line.count(" | ") == shown.partition("\n")[0].count(" | ") for line in shown.splitlines())
@@ -81,7 +87,7 @@ def test_a_share_of_the_images_teaches(tiny: str) -> None:
 @pytest.mark.parametrize("what", ["classes", "batch", "streams"])
 def test_how_cost_grows(tiny: str, what: str) -> None:
     options = Speed([tiny], [4], 16, methods=["recap"], runners=["eager"], rounds=2, memory=False)
-    result = speed.grow(options, what, [2, 8])
+    result = growth.grow(options, what, [2, 8])
     assert {row["value"] for row in result["rows"]} == {2, 8}
     assert {row["method"] for row in result["rows"]} == (
         {"tent", "recap"} | ({"no adaptation"} if what != "streams" else set())

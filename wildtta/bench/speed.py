@@ -20,7 +20,6 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -44,13 +43,22 @@ from wildtta.network import Network
 from wildtta.recipes import methods as registered
 from wildtta.source import Fisher, Region
 
-__all__ = ["BATCHES", "CLASSES", "STREAMS", "Speed", "SpeedError", "grow", "measure"]
+__all__ = [
+    "Speed",
+    "SpeedError",
+    "batch_of",
+    "contestants",
+    "in_precision",
+    "load",
+    "machine",
+    "measure",
+    "prepared",
+    "table",
+    "tidy",
+]
 
 PRECISIONS = ("float32", "tf32", "bf16")
 YARDSTICK = "plain loop: tent, float32"
-CLASSES = (10, 100, 1_000, 5_000, 10_000, 21_841)
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-STREAMS = (1, 4, 16, 64, 256, 1_024)
 
 Row: TypeAlias = dict[str, Any]
 Say: TypeAlias = Callable[[str], None]
@@ -68,7 +76,7 @@ class Speed:
         models: as for a benchmark; `timm:NAME` and `torchvision:NAME` are made with random weights.
         batches: images a step.
         size: pixels a side, instead of the model's own.
-        methods: all that there are, if left out.
+        methods: all but the costly ones, if left out.
         runners: "eager" and "sparing", and on CUDA "captured", if left out.
         precisions: float32, tf32, bf16 (autocast); plain loops are always in float32.
         share: of the images that teach; None: what the methods select of random images.
@@ -150,7 +158,7 @@ class drawn(Selection):
         return self.inner.advance(prediction, mask, state)
 
 
-def _contestants(network: nn.Module, options: Speed, images: Tensor, say: Say) -> Iterator[Contestant]:
+def contestants(network: nn.Module, options: Speed, images: Tensor, say: Say) -> Iterator[Contestant]:
     view = Network(network)
     head, classes = view.head_name, view.classes
     lr = 1e-9 if options.share is not None else 2.5e-4
@@ -173,7 +181,9 @@ def _contestants(network: nn.Module, options: Speed, images: Tensor, say: Say) -
     for precision in options.precisions:
         row = {"method": "no adaptation", "runner": "eager", "precision": precision}
         yield Contestant(f"no adaptation, {precision}", forward, precision, row)
-        for method in options.methods or [name for name in registered() if name != "source"]:
+        for method in options.methods or [
+            name for name, recipe in registered().items() if name != "source" and not recipe.costly
+        ]:
             for runner in options.usual_runners:
                 adapter = _adapter(network, method, runner, options)
                 if adapter is None:
@@ -212,7 +222,7 @@ def other_computation(method: Method) -> str:
     """What a step does besides passes through the network, in a few words."""
     parts = list(method.modules())
     said = {
-        "region confidence: a product of B × C and C × C": any(isinstance(part, Neighbourhood) for part in parts),
+        "region confidence": any(isinstance(part, Neighbourhood) for part in parts),
         "shuffled patches": any(isinstance(part, shape_dependence) for part in parts),
         "a step up and back": any(isinstance(part, sharpness_aware) for part in parts),
         "regulariser": any(isinstance(part, Regulariser) for part in parts),
@@ -223,7 +233,7 @@ def other_computation(method: Method) -> str:
 
 
 @contextmanager
-def _precision(name: str, device: str) -> Iterator[None]:
+def in_precision(name: str, device: str) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
     try:
@@ -271,42 +281,42 @@ def measure(options: Speed, say: Say = lambda text: None) -> dict[str, Any]:
         torch.set_num_threads(options.threads)
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SpeedError("there is no CUDA device here; leave out --device cuda")
-    busy = _load()
+    busy = load()
     rows: list[Row] = []
     for spec in options.models:
         model = prepared(spec, options)
         for batch in options.batches:
-            images = _images(model, batch, options)
+            images = batch_of(model, batch, options)
             say(f"{spec}, {tuple(images.shape)}")
-            rows += _table(
+            rows += table(
                 model.network, images, options, say, {"model": spec, "batch": batch, "size": images.shape[-1]}
             )
     return {
         "kind": "table",
         "options": asdict(options),
         **machine(options.device),
-        "load": [busy, _load()],
+        "load": [busy, load()],
         "rows": rows,
     }
 
 
-def _table(network: nn.Module, images: Tensor, options: Speed, say: Say, common: Row) -> list[Row]:
+def table(network: nn.Module, images: Tensor, options: Speed, say: Say, common: Row) -> list[Row]:
     ready: list[Contestant] = []
-    for contestant in _contestants(network, options, images, say):
+    for contestant in contestants(network, options, images, say):
         try:
-            with _precision(contestant.precision, options.device):
+            with in_precision(contestant.precision, options.device):
                 for _ in range(3):  # the captured runner wants two, the sparing one likes three
                     contestant.step(images)
         except (RuntimeError, ValueError) as error:  # out of memory, say: one that cannot run does not stop the others
-            say(f"{contestant.name} cannot run: {_first_line(error)}")
-            contestant.row["error"] = _first_line(error)
+            say(f"{contestant.name} cannot run: {first_line(error)}")
+            contestant.row["error"] = first_line(error)
             contestant.adapter, contestant.step = None, lambda batch: None
         ready.append(contestant)
     running = {contestant.name: contestant for contestant in ready if "error" not in contestant.row}
 
     def turn(contestant: Contestant) -> Callable[[], object]:
         def step() -> None:
-            with _precision(contestant.precision, options.device):
+            with in_precision(contestant.precision, options.device):
                 contestant.step(images)
 
         return step
@@ -320,7 +330,7 @@ def _table(network: nn.Module, images: Tensor, options: Speed, say: Say, common:
         if YARDSTICK in times:
             pairs = zip(times[name], times[YARDSTICK], strict=True)
             row["ratio"] = [round(value, 4) for value in spread([mine / other for mine, other in pairs])]
-        with _precision(contestant.precision, options.device):
+        with in_precision(contestant.precision, options.device):
             if options.memory:
                 row["mib"] = round(peak_memory(turns[name], options.device), 1)
             passes = _passes(contestant, network, images)
@@ -334,7 +344,7 @@ def _table(network: nn.Module, images: Tensor, options: Speed, say: Say, common:
     del turns, running
     found = [common | contestant.row for contestant in ready]
     ready.clear()
-    _tidy()
+    tidy()
     return found
 
 
@@ -357,7 +367,7 @@ def prepared(spec: str, options: Speed) -> Model:
     except ImportError as error:
         raise ModelError(f"{kind} is needed for {spec}: pip install 'wildtta[timm]' ({error})") from error
     except (RuntimeError, ValueError) as error:
-        raise ModelError(f"{spec} cannot be made: {_first_line(error)}") from error
+        raise ModelError(f"{spec} cannot be made: {first_line(error)}") from error
     if options.small_stem and hasattr(network, "maxpool"):
         network.maxpool = nn.Identity()
     network = network.eval().to(options.device)
@@ -366,7 +376,7 @@ def prepared(spec: str, options: Speed) -> Model:
     return Model(spec, network, Preprocessing((side, side)))
 
 
-def _images(model: Model, count: int, options: Speed) -> Tensor:
+def batch_of(model: Model, count: int, options: Speed) -> Tensor:
     generator = torch.Generator().manual_seed(options.seed)
     side = model.preprocessing.size[0]
     images = torch.randn(count, 3, side, side, generator=generator).to(options.device)
@@ -389,113 +399,16 @@ def machine(device: str) -> Row:
     }
 
 
-def _load() -> float | None:
+def load() -> float | None:
     """How many processes want a core, on average over the last minute."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
-def _tidy() -> None:
+def tidy() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-# -- how cost grows ----------------------------------------------------------------------------------------------------
-
-
-def grow(
-    options: Speed, what: str, values: Sequence[int] | None = None, say: Say = lambda text: None
-) -> dict[str, Any]:
-    """How cost grows with "classes", "batch" or "streams": a table for each value; those that do not fit end the curve."""
-    curves = {"classes": (_by_classes, CLASSES), "batch": (_by_batch, BATCHES), "streams": (_by_streams, STREAMS)}
-    if what not in curves:
-        raise SpeedError(f"cost grows with {', '.join(curves)}; {what!r} is none of them")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise SpeedError("there is no CUDA device here; leave out --device cuda")
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    one, usual = curves[what]
-    busy, rows = _load(), []
-    for spec in options.models:
-        for value in values or usual:
-            say(f"{spec}: {what} {value}")
-            try:
-                found = one(spec, value, options, say)
-            except (RuntimeError, MemoryError) as error:
-                say(f"{what} {value} cannot be measured: {_first_line(error)}")
-                break
-            finally:
-                _tidy()
-            rows += [{"model": spec, "value": value} | row for row in found]
-    return {
-        "kind": "curve",
-        "what": what,
-        "options": asdict(options),
-        **machine(options.device),
-        "load": [busy, _load()],
-        "rows": rows,
-    }
-
-
-def _by_classes(spec: str, classes: int, options: Speed, say: Say) -> list[Row]:
-    model = prepared(spec, options)
-    view = Network(model.network)
-    device, weight = view.head[0].device, view.head[0]
-    head = nn.Linear(view.features, classes).to(device, weight.dtype)
-    parent, _, name = view.head_name.rpartition(".")
-    old = view.module.get_submodule(view.head_name)
-    if not isinstance(old, nn.Linear):
-        raise SpeedError(f"the head of {spec} is no Linear layer, and cannot be swapped for one of more classes")
-    setattr(model.network.get_submodule(parent), name, head)
-    images = _images(model, options.batches[0], options)
-    return _table(model.network, images, options, say, {"batch": len(images)})
-
-
-def _by_batch(spec: str, batch: int, options: Speed, say: Say) -> list[Row]:
-    model = prepared(spec, options)
-    return _table(model.network, _images(model, batch, options), options, say, {"batch": batch})
-
-
-def _by_streams(spec: str, streams: int, options: Speed, say: Say) -> list[Row]:
-    """A fleet with one image a stream, next to the plain Tent loop that takes the images one by one."""
-    from wildtta.fleets import fleet
-
-    model = prepared(spec, options)
-    images = _images(model, streams, options)
-    view = Network(model.network)
-    loop = Loop(model.network, "tent", view.head_name, lr=1e-9)
-    contestants: dict[str, tuple[str, Callable[[], object]]] = {"loop": ("float32", lambda: loop(images[:1]))}
-    rows: dict[str, Row] = {"loop": {"method": "tent", "runner": "plain loop, one image", "precision": "float32"}}
-    for precision in options.precisions:
-        for method in options.methods or ("recap",):
-            for runner in options.runners or (("captured",) if options.device == "cuda" else ("eager",)):
-                settings: dict[str, Any] = {"lr": 1e-9}
-                if "region" in registered()[method].required:
-                    settings |= {"region": Region(torch.full((view.features,), 1e-3)), "threshold": 100.0}
-                made = fleet(model.network, method, streams=streams, runner=runner, **settings)
-                name = f"{method}, {runner}, {precision}"
-                contestants[name] = (precision, partial(made, images, list(range(streams))))
-                rows[name] = {"method": method, "runner": f"fleet, {runner}", "precision": precision}
-
-    def turn(precision: str, step: Callable[[], object]) -> Callable[[], object]:
-        def taken() -> None:
-            with _precision(precision, options.device):
-                step()
-
-        return taken
-
-    turns = {name: turn(*pair) for name, pair in contestants.items()}
-    times = in_turn(turns, options.rounds, options.device, warm_up=3, until=options.until)
-    for name, row in rows.items():
-        row["ms"] = [round(value, 4) for value in spread(times[name])]
-        count = 1 if name == "loop" else streams
-        pairs = zip(times[name], times["loop"], strict=True)
-        row["faster"] = [round(value, 3) for value in spread([count * loop / mine for mine, loop in pairs])]
-        row["images_per_second"] = round(1000 * count / row["ms"][1], 1)
-        if options.memory:
-            row["mib"] = round(peak_memory(turns[name], options.device), 1)
-    return list(rows.values())

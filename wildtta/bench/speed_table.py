@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["bend", "bends", "columns", "markdown"]
+__all__ = ["bend", "bends", "columns", "groups", "markdown"]
 
 
 def columns(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -26,6 +26,18 @@ def columns(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             cells += [_times(row["ms"]), _ratio(row.get("ratio")), _number(row.get("mib"))]
         found.append(cells)
     return header, found
+
+
+def groups(result: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """The table in parts that fit a terminal: what all rows of a part have in common stands in its title."""
+    header, rows = columns(result)
+    common = [place for place, name in enumerate(header) if name in ("model", "px", "batch", "precision")]
+    others = [place for place in range(len(header)) if place not in common]
+    parts: dict[str, tuple[list[str], list[list[str]]]] = {}
+    for row in rows:
+        title = ", ".join(f"{header[place]} {row[place]}" for place in common)
+        parts.setdefault(title, ([header[place] for place in others], []))[1].append([row[place] for place in others])
+    return parts
 
 
 def _curve_columns(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

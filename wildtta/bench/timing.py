@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -71,6 +72,7 @@ def peak_memory(function: Callable[[], object], device: str) -> float:
         function()
         torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / MIB
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages are none of the caller's
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         function()
     total = highest = 0

@@ -41,10 +41,10 @@ class Captured(Eager):
 
     def __init__(self, method: Method, network: Network) -> None:
         super().__init__(method, network)
-        self.reason: str | None = None
         self.forget()
 
     def forget(self) -> None:
+        self.reason: str | None = None
         self._graphs: dict[Any, _Graph] = {}
         self._met: Counter[Any] = Counter()
         self._state: State | None = None
@@ -75,8 +75,7 @@ class Captured(Eager):
             self.reason = f"CUDA graphs need a CUDA device, and the images are on {images.device}"
         elif len(self._graphs) >= _MOST and kind not in self._graphs:
             self.reason = f"batches come in more than {_MOST} shapes; those met first are captured"
-            return False
-        return self.reason is None
+        return self.reason is None or kind in self._graphs
 
     def _adopt(self, state: State) -> State:
         """The state in the fixed tensors that the graphs work on."""

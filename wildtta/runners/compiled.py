@@ -34,10 +34,10 @@ class Compiled(Eager):
 
     def __init__(self, method: Method, network: Network) -> None:
         super().__init__(method, network)
-        self.reason: str | None = None
         self.forget()
 
     def forget(self) -> None:
+        self.reason: str | None = None
         self._steps: dict[Any, _Step] = {}
         self._met: Counter[Any] = Counter()
         self._following: State | None = None

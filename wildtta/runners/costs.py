@@ -86,6 +86,8 @@ class Costs:
     def settle(self, selected: int) -> None:
         """Called where the host has waited for the device anyway: all earlier marks are in the past."""
         for name, start, stop, taught in self._pending:
+            if not isinstance(stop, float) and not stop.query():
+                continue  # it ran in another stream, and nobody waited for that
             self._seconds[name].append(_between(start, stop))
             if taught:
                 self._taught.append(taught)

@@ -82,6 +82,12 @@ def check_request(opened: Opened, method: str, guard: str, hyperparameters: dict
     if guard not in GUARDS:
         raise Problem(422, f"unknown guard {guard[:60]!r}", f"the guards are {', '.join(GUARDS)}")
     found = recipe(method)
+    if found.costly:
+        raise Problem(
+            422,
+            f"{method!r} takes tens of passes an image, and would keep all other streams waiting",
+            f"choose one of {', '.join(name for name, other in methods().items() if not other.costly)}",
+        )
     own = [name for name in found.hyperparameters if name not in ("region", "fisher")]
     for needed in found.required:
         if needed not in opened.source:

@@ -246,7 +246,11 @@ class Service:
             "time": round(time.time(), 2),
             "model": self.opened.model.name,
             "classes": len(self.classes),
-            "methods": [name for name, found in methods().items() if set(found.required) <= set(self.opened.source)],
+            "methods": [
+                name
+                for name, found in methods().items()
+                if not found.costly and set(found.required) <= set(self.opened.source)
+            ],
             "waiting": self.worker.waiting,
             "snapshots": self.snapshots(),
             "streams": streams,

@@ -32,7 +32,7 @@ from wildtta.bench.plan import Setting, open_settings
 from wildtta.bench.store import FORMAT, Store, write_json
 from wildtta.bench.work import Workshop, precision, prepare_source
 from wildtta.corruptions import CORRUPTIONS
-from wildtta.recipes import methods
+from wildtta.recipes import methods, recipe
 from wildtta.runners.together import mixes_images
 from wildtta.studies.methods import registered
 
@@ -128,7 +128,7 @@ class Choice:
         if self.models is None:
             if self.data != "glyphs":
                 raise ConfigError("say which models: --models timm:NAME, file.py:function, …")
-            self.models = ["glyph-vit"]
+            self.models = ["glyph-resnet"]
         if self.scale is None:
             self.scale = "small" if self.data == "glyphs" else "full"
         if self.scale not in ("small", "full"):
@@ -311,7 +311,11 @@ class Bench:
         mixing = {key: mixes_images(setting.model.network) for key, setting in settings.items()}
         found: dict[Any, list[Cell]] = {}
         for cell in cells:
-            alone = mixing[cell.model, cell.data] or (cell.batch > 1 and self.device.type != "cuda")
+            alone = (
+                mixing[cell.model, cell.data]
+                or recipe(cell.method).costly
+                or (cell.batch > 1 and self.device.type != "cuda")
+            )
             names = tuple((name, None) for name, _ in cell.settings)
             alike = replace(cell, domains=(), kind="", seed=0, settings=names)
             found.setdefault(cell if alone else alike, []).append(cell)

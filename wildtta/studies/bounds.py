@@ -30,9 +30,7 @@ CERTAIN = 4.0
 
 
 def run(bench: Bench) -> Summary:
-    kinds = bench.kinds(
-        ("clean", "contrast", "glass_blur"), all_of=("clean", "gaussian_noise", "defocus_blur", "contrast")
-    )
+    kinds = bench.kinds(("clean", "fog", "glass_blur"), all_of=("clean", "gaussian_noise", "defocus_blur", "contrast"))
     count = bench.images(96, 500) or 500
     rows: list[dict[str, Any]] = []
     points: list[dict[str, Any]] = []

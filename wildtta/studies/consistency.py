@@ -40,7 +40,7 @@ TAU, NEIGHBOURS, CLOUD, BINS = 1.2, 256, 128, 10
 
 
 def run(bench: Bench) -> Summary:
-    kind = bench.kinds(("contrast",), all_of=("gaussian_noise",))[0]
+    kind = bench.kinds(("fog",), all_of=("gaussian_noise",))[0]
     images, count = bench.images(512, 10_000), 96 if bench.choice.small else 512
     points = 4 if bench.choice.small else 10
     seed = bench.seeds()[0]

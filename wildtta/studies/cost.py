@@ -31,7 +31,7 @@ PAPER = {"source": 84, "tent": 110, "eata": 118, "sar": 164, "deyo": 144, "recap
 
 
 def run(bench: Bench) -> Summary:
-    kind = bench.kinds(("contrast",), all_of=("gaussian_noise",))[0]
+    kind = bench.kinds(("fog",), all_of=("gaussian_noise",))[0]
     small = bench.choice.small
     methods = ("source", "tent", "eta", "sar", "deyo", "recap") if small else METHODS
     batches = (64,) if small else (1, 64)

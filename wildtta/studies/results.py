@@ -23,7 +23,7 @@ REGIONAL = ("recap", "recap+sar", "recap+deyo")
 
 def run(bench: Bench) -> Summary:
     small = bench.choice.small
-    kinds = bench.kinds(("impulse_noise", "contrast"), all_of=CORRUPTIONS)
+    kinds = bench.kinds(("glass_blur", "fog"), all_of=CORRUPTIONS)
     methods = FEW if small else METHODS
     rows: list[dict[str, Any]] = []
     # one seed of everything before the next seed of anything

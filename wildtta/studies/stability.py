@@ -40,7 +40,7 @@ FEW = ("shuffled", "ordered", "lr × 10", "ordered, lr × 10", "batch 4")
 
 def run(bench: Bench) -> Summary:
     small = bench.choice.small
-    kinds = bench.kinds(("contrast",), all_of=("gaussian_noise", "defocus_blur", "contrast"))
+    kinds = bench.kinds(("fog",), all_of=("gaussian_noise", "defocus_blur", "contrast"))
     images = bench.images(256, 2500)
     length, seed = (768, 1) if small else (100_000, 3)
     methods = ("tent", "deyo", "recap") if small else METHODS

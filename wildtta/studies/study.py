@@ -49,10 +49,14 @@ def carry_out(study: Study, bench: Bench) -> Summary:
 
     Raises:
         TimeOverError: where the bench's time is over. What is done is kept.
+        RunError: where all of it failed.
     """
     begun = time.perf_counter()
     bench.failures = {}
     summary = study.run(bench)
+    if not summary["rows"]:
+        reason = next(iter(bench.failures.values()), "nothing was asked for")
+        raise RunError(f"{study.name!r} has no result at all: {reason}")
     folder = bench.folder / study.name
     folder.mkdir(parents=True, exist_ok=True)
     before = read_summary(folder)

@@ -47,8 +47,8 @@ def run(bench: Bench) -> Summary:
     rows: list[dict[str, Any]] = []
     chosen: list[dict[str, Any]] = []
     for scenario in WILD:
-        # single images are slow on a CPU
-        images = bench.images(48 if scenario == "limited" else 192, 1000)
+        # single images are slow on a CPU; a mixed stream has all corruptions in one
+        images = bench.images({"limited": 48, "mixed": 192, "shift": 384}[scenario], 1000)
         first = [_trial(bench, scenario, method, {}, factor) for method in methods for factor in factors]
         found = _measure(bench, [trial("source", "source", scenario), *first], kinds, images, seeds)
         rows += found
