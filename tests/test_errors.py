@@ -253,3 +253,14 @@ def test_saving_keeps_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: py
         model.save(path)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_usual_names_of_hyperparameters_are_understood() -> None:
+    with pytest.raises(TypeError, match=r"no hyper-parameter 'learning_rate' \(did you mean 'lr'\?\); it takes"):
+        wildtta.adapt(make("gn"), "tent", learning_rate=0.1)
+
+
+def test_a_state_with_another_rate_says_which(tmp_path: Path) -> None:
+    wildtta.adapt(make("gn"), "tent").save(tmp_path / "state.safetensors")
+    with pytest.raises(ValueError, match=r"state of another adapter: lr is the default, here it is 0\.1"):
+        wildtta.adapt(make("gn"), "tent", lr=0.1).load(tmp_path / "state.safetensors")
