@@ -21,14 +21,14 @@ _SWITCH = 0.0005  # seconds a thread may keep the interpreter: the worker must n
 
 def serve(settings: Settings) -> None:
     """Listen until SIGTERM or Ctrl-C; then finish what was begun, and put every stream on disk."""
-    set_up()
-    log = logging.getLogger("wildtta.serve")
-    sys.setswitchinterval(_SWITCH)
     app = create_app(settings)
     service = app.state.service
     if settings.operator_key is None:
         print(f"operator key (made for this run): {service.operator_key}", file=sys.stderr, flush=True)
     listening = _listen(settings)
+    set_up()
+    sys.setswitchinterval(_SWITCH)
+    log = logging.getLogger("wildtta.serve")
     host, port = listening.getsockname()[:2]
     log.info("listening", extra={"host": host, "port": port, "streams": len(service.records)})
     config = uvicorn.Config(
