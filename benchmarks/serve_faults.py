@@ -5,7 +5,8 @@ python benchmarks/serve_faults.py --kills 0 --disk    # needs the right to mount
 
 Each round: streams learn from 16 connections at once, some are made, some deleted; at a random moment the process gets SIGKILL;
 it is started again on the same folder. Checked: every stream whose creation was answered is there, every deleted one is not;
-every state can be downloaded and read; no stream began anew; and of what was answered at most N images are missing from it. At the end it gets SIGTERM, and nothing may be missing.
+every state can be downloaded and read; no stream began anew; and of what was answered at most N images are missing from it. At
+the end the service gets SIGTERM, and nothing may be missing.
 """
 
 from __future__ import annotations

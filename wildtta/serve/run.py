@@ -38,11 +38,15 @@ def serve(settings: Settings) -> None:
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE,
-        limit_concurrency=4 * settings.max_waiting
-        + 64,  # connections; requests are turned away more politely before that
+        limit_concurrency=_connections(settings),
         h11_max_incomplete_event_size=64 * 2**10,
     )
     uvicorn.Server(config).run([listening])
+
+
+def _connections(settings: Settings) -> int:
+    """How many may be open. Requests are turned away more politely long before."""
+    return 4 * settings.max_waiting + 64
 
 
 def _listen(settings: Settings) -> socket.socket:
