@@ -30,10 +30,9 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py
 
-# The paper's studies on the embedded set, at learning rates that the first chose; the page is runs/studies/index.html.
+# The paper's studies on the embedded set; the page is runs/studies/index.html.
 studies: $(READY)
-	$(BIN)/wildtta study tune --out runs/studies --threads 2
-	$(BIN)/wildtta study all --out runs/studies --threads 2 --rates runs/studies/tune/rates.json
+	$(BIN)/wildtta study all --out runs/studies --threads 2
 
 # All that docs/speed.md shows of a GPU, in about ten minutes on an H200; it goes on where it stopped.
 gpu: $(READY)

@@ -5,8 +5,6 @@ pip install httpx
 python examples/service_client.py http://127.0.0.1:8000
 """
 
-from __future__ import annotations
-
 import io
 import sys
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def test_every_study_is_shown(fill):
     assert sorted(shown) == sorted(STUDIES)
     for name in shown:
         summary = read_summary(ROOT / "docs" / "data" / "studies" / name)
-        assert summary is not None
+        if summary is None:
+            continue  # the page says so
         assert summary["made"]["stand_in"] is True
         assert summary["made"]["failures"] == {}
         assert "/work/" not in str(summary["made"])
@@ -44,13 +46,17 @@ def test_every_study_is_shown(fill):
 
 
 def test_a_part_changes_with_its_numbers(fill, tmp_path):
-    import json
-
-    source = ROOT / "docs" / "data" / "studies" / "bounds" / "summary.json"
-    content = json.loads(source.read_text())
-    row = next(row for row in content["rows"] if row["what"] == "tightness")
-    row["entropy"] += 1
-    (tmp_path / "bounds").mkdir()
-    (tmp_path / "bounds" / "summary.json").write_text(json.dumps(content))
-    text = (ROOT / "docs" / "studies.md").read_text()
-    assert fill.filled(text, tmp_path, "studies") != text
+    text = "<!-- study: bounds -->\n<!-- /study -->"
+    assert fill.MISSING in fill.filled(text, tmp_path, "studies")
+    path = ROOT / "docs" / "data" / "studies" / "bounds" / "summary.json"
+    if not path.exists():
+        pytest.skip("bounds has not been run for the documentation")
+    content = json.loads(path.read_text())
+    pages = []
+    for change in (0, 1):
+        next(row for row in content["rows"] if row["what"] == "tightness")["entropy"] += change
+        (tmp_path / "bounds").mkdir(exist_ok=True)
+        (tmp_path / "bounds" / "summary.json").write_text(json.dumps(content))
+        pages.append(fill.filled(text, tmp_path, "studies"))
+    assert fill.MISSING not in "".join(pages)
+    assert pages[0] != pages[1]
