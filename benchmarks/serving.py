@@ -52,7 +52,7 @@ class Server:
         self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log, cwd=ROOT)
         self._wait()
 
-    def _wait(self, seconds: float = 180.0) -> None:
+    def _wait(self, seconds: float = 900.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
