@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench gpu clean
+.PHONY: demo test test-all lint bench gpu studies clean
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	$(BIN)/wildtta demo --out runs/demo
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -m "not slow"
@@ -27,6 +27,10 @@ bench: $(READY)
 gpu: $(READY)
 	$(BIN)/python benchmarks/gpu.py --out docs/data/speed $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/speed_page.py --docs
+
+# The paper's studies on the embedded set; the page is runs/studies/index.html.
+studies: $(READY)
+	$(BIN)/wildtta study all --out runs/studies --threads 2
 
 # torch, torchvision and timm are resolved together: a CPU-only torch does not fit the torchvision on the package index.
 $(READY): pyproject.toml

@@ -1,6 +1,7 @@
 """Trains the two small networks that come with the package, on glyphs drawn as they are needed.
 
 python scripts/train_glyphs.py --device cuda --out wildtta/data
+python scripts/train_glyphs.py --model glyph-vit --minutes 20 --batch 64 --start wildtta/data  # go on from other weights
 
 No image is seen twice, so there is no augmentation: to the networks, every corruption is new. The weights are written in half
 precision. A run that takes all its steps is repeatable, up to the order in which a GPU adds; where the minutes end first, the
@@ -31,9 +32,13 @@ def schedule(progress: float) -> float:
     return min(progress / 0.1, 0.5 + 0.5 * math.cos(math.pi * max(0.0, progress - 0.1) / 0.9))
 
 
-def train(name: str, device: str, *, steps: int, batch: int, minutes: float, seed: int) -> nn.Module:
+def train(
+    name: str, device: str, *, steps: int, batch: int, minutes: float, seed: int, start: Path | None
+) -> nn.Module:
     torch.manual_seed(seed)
     network = NETWORKS[name](len(Glyphs.classes)).to(device)
+    if start is not None:
+        network.load_state_dict({key: value.float() for key, value in files.read(_file(start, name), KIND)[0].items()})
     weights = [parameter for parameter in network.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in network.parameters() if parameter.ndim <= 1]
     optimiser = torch.optim.AdamW(
@@ -46,7 +51,7 @@ def train(name: str, device: str, *, steps: int, batch: int, minutes: float, see
     for step, (images, labels) in enumerate(glyph_batches(seed, batch, device), 1):
         progress = max(step / steps, (time.monotonic() - begin) / (60 * minutes))
         for group in optimiser.param_groups:
-            group["lr"] = HIGHEST_RATE[name] * schedule(min(progress, 1.0))
+            group["lr"] = HIGHEST_RATE[name] * (1 if start is None else 0.1) * schedule(min(progress, 1.0))
         logits = network(PREPROCESSING.normalise(images))
         optimiser.zero_grad()
         cross_entropy(logits, labels, label_smoothing=0.1).backward()
@@ -76,6 +81,10 @@ def accuracy(data: Glyphs, network: nn.Module, kind: str, device: str) -> float:
     return correct / TEST_IMAGES
 
 
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace('-', '_')}.safetensors"
+
+
 def halved(network: nn.Module) -> dict[str, Tensor]:
     """The weights in half precision, which the network then has too: what is measured is what is written."""
     weights = {name: value.half() for name, value in network.state_dict().items()}
@@ -91,6 +100,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6_000, help="at most (%(default)s)")
     parser.add_argument("--batch", type=int, default=512, help="images a step (%(default)s)")
     parser.add_argument("--minutes", type=float, default=1.5, help="at most, for each network (%(default)s)")
+    parser.add_argument("--start", type=Path, help="folder of weights to go on from, at a tenth of the learning rate")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
@@ -103,8 +113,9 @@ def main() -> None:
             batch=options.batch,
             minutes=options.minutes,
             seed=options.seed,
+            start=options.start,
         )
-        path = options.out / f"{name.replace('-', '_')}.safetensors"
+        path = _file(options.out, name)
         files.write(path, KIND, halved(network), {"network": name})
         data = Glyphs(Model(name, network, PREPROCESSING, Glyphs.classes))
         print(f"{name}: wrote {path}; right on the test images, in %:")

@@ -9,9 +9,15 @@ from networks import NETWORKS, images, make
 
 import wildtta
 
-METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
-LEARNING = METHODS[1:]
+STREAMING = ("tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
+"""Those that carry what they learn from batch to batch. MEMO forgets with every image: what is said of a stream's parameters, of
+export and of selections does not apply to it, and tests/test_memo.py says what does instead."""
+
+METHODS = ("source", *STREAMING, "memo")
+LEARNING = STREAMING
 KINDS = tuple(NETWORKS)
+EVERY = [(method, kind) for method in ("source", *STREAMING) for kind in KINDS] + [("memo", "ln"), ("memo", "bn")]
+"""MEMO takes many passes an image: AdamW and mixed BatchNorm statistics, on one network each, have to do here."""
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "source": {},
@@ -23,6 +29,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "recap": {"tau": 0.2, "threshold": 1.5},
     "recap+sar": {"tau": 0.2, "margin": 0.7, "recovery": 0.0},
     "recap+deyo": {"tau": 0.2, "threshold": 0.8, "plpd": -0.2},
+    "memo": {"views": 3, "lr": 2e-4},
 }
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "eta": {"margin": -1.0},
@@ -44,7 +51,7 @@ def settings(method: str, network: torch.nn.Module, **others: Any) -> dict[str, 
     if method == "eata":
         found["fisher"] = wildtta.Fisher.estimate(network, images(64, 91, dtype))
     if method != "source":
-        found["lr"] = 0.002
+        found.setdefault("lr", 0.002)
     return found | others
 
 

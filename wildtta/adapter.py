@@ -42,7 +42,8 @@ def adapt(
         network: any classifier whose last layer is affine. It is copied; the original is never changed.
         method: the name of a method (`wildtta.methods()` lists them), or a function that composes one from a `Network`.
         guard: "collapse" lets the collapse guard watch over the stream; or a guard of your own.
-        runner: how a step is executed: "eager", "sparing", "captured", "compiled" or "auto" (see `wildtta.runners`). The numbers
+        runner: how a step is executed: "eager", "sparing", "captured", "compiled" or "auto" (see `wildtta.runners`), or
+            "distributed": one stream over the processes of `torchrun`, each of which gives its part of every batch. The numbers
             are the same up to rounding; to the bit in every run with "eager".
         seed: of the method's random numbers (DeYO's patches).
         head: the name of the last affine layer, where it is not found by itself.
@@ -91,7 +92,7 @@ class Adapter(nn.Module):
     ) -> None:
         super().__init__()
         if method.batch_statistics:
-            network.use_batch_statistics()
+            network.use_batch_statistics(method.prior)
         self.network = network
         self.method = method.to(network.head[0].device)
         self.runner = make_runner(runner, self.method, network)
@@ -134,10 +135,10 @@ class Adapter(nn.Module):
 
     def _accept(self, images: Tensor) -> Tensor:
         """Check a batch; the network itself is asked once for each new kind of batch."""
-        images = usable(images, self.state["stream"]["theta"].device, "adapter")
+        images = usable(images, self.state["stream"]["theta"].device, "adapter", empty=self.runner.empty_batches)
         autocast = torch.is_autocast_enabled(images.device.type)
         signature = (images.shape[1:], len(images) == 1, images.dtype, images.device, autocast)
-        if signature not in self._checked:
+        if signature not in self._checked and len(images):
             self.network.check(images)
             self._checked.add(signature)
         return images

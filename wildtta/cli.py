@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wildtta.bench import Config, Listener, preflight, run
-from wildtta.bench.config import ConfigError, read_toml
+from wildtta.bench.config import ConfigError, _known, read_toml
+from wildtta.bench.crew import muster
 from wildtta.bench.engine import check_device
 
 app = typer.Typer(
@@ -162,15 +163,17 @@ def methods(name: Annotated[str | None, typer.Argument(help="One method, in full
         console.print(f"[bold]{name}[/]\n\n{escape(inspect.getdoc(found.compose) or '')}\n", highlight=False)
         table = Table("hyper-parameter", "default", box=None, header_style="bold")
         for key, value in found.hyperparameters.items():
-            default = (
-                "to be given" if value is Parameter.empty else "by the network's kind" if value is None else str(value)
-            )
+            default = "to be given" if value is Parameter.empty else "by the networks" if value is None else str(value)
             table.add_row(key, default)
         console.print(table)
         return
     table = Table("method", "what it does", "needs", box=None, header_style="bold")
     for key, found in registered().items():
-        table.add_row(key, found.summary, ", ".join(found.required))
+        table.add_row(
+            key,
+            found.summary,
+            ", ".join([*found.required, *(["time: tens of passes an image"] if found.costly else [])]),
+        )
     console.print(table)
 
 
@@ -186,10 +189,11 @@ def bench(
         str | None, typer.Option(help="mild, limited, mixed, shift, continual, gradual, correlated.")
     ] = None,
     reset: Annotated[bool | None, typer.Option(help="A fresh adapter for each corruption, or one for all.")] = None,
-    methods: Annotated[str | None, typer.Option(help="All of them if left out.")] = None,
+    methods: Annotated[str | None, typer.Option(help="All but the costly ones if left out; all: those, too.")] = None,
     guards: Annotated[str | None, typer.Option(help="none, collapse.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Of the streams' order and the methods' random numbers.")] = None,
     images: Annotated[int | None, typer.Option(help="At most so many images of each corruption.")] = None,
+    sample: Annotated[int | None, typer.Option(help="At most so many for the costly methods.")] = None,
     batch: Annotated[int | None, typer.Option(help="Instead of the scenario's own.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="Of a scenario: shift.ratio=1000.")] = None,
     setting: Annotated[
@@ -203,6 +207,9 @@ def bench(
     precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of each cell, on a CPU.")] = None,
     jobs: Jobs = None,
+    engine: Annotated[str | None, typer.Option(help="local, or ray: cells as tasks of Ray.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, Ray is started here.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="The share of a GPU that a cell takes on Ray.")] = None,
 ) -> None:
     """Run a benchmark: models × data × scenarios × corruptions × methods × seeds.
 
@@ -226,18 +233,20 @@ def bench(
 @app.command()
 def demo(
     out: Out = Path("runs/demo"),
-    methods: Annotated[str | None, typer.Option(help="Instead of all of them.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Instead of all but the costly ones; all: those, too.")] = None,
     images: Annotated[int, typer.Option(help="Of each corruption.")] = 96,
     jobs: Jobs = None,
 ) -> None:
-    """The embedded benchmark: rendered glyphs, two small models, the three wild scenarios, every method.
+    """The embedded benchmark: rendered glyphs, two small models, the three wild scenarios, every method that is not costly.
 
     A stand-in for trying the tool: it needs no download, and its numbers say nothing about photographs. It takes a few
     minutes, and ends in a table and a page. Its streams are short, so all methods learn at 30 times their published rates.
+    Costly methods get 16 images of each corruption, and stand in tables of their own.
     """
     with _clear_errors():
         jobs = min(os.cpu_count() or 1, 8) if jobs is None else jobs
-        found, _ = _config(None, {"methods": methods, "images": images, "calibration": 256, "jobs": jobs})
+        given = {"methods": methods, "images": images, "sample": 16, "calibration": 256, "jobs": jobs}
+        found, _ = _config(None, given)
         found.settings, found.options = {"lr": "x30"}, {"shift.repeats": False}
         _run(found, out, tables=False)
 
@@ -297,6 +306,46 @@ def report(
     """
     with _clear_errors():
         _report(run, tables=not quiet)
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="One study, several with commas, or all; `list` tells what there is.")],
+    out: Out = Path("runs/studies"),
+    models: Models = None,
+    data: Annotated[str | None, typer.Option(help="glyphs, or LAYOUT:PATH.")] = None,
+    kinds: Kinds = None,
+    severity: Annotated[int | None, typer.Option(help="1 to 5.")] = None,
+    images: Annotated[int | None, typer.Option(help="At most so many of each corruption.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Of the order of images and the methods' random numbers.")] = None,
+    lr: Annotated[str | None, typer.Option(help="Of all methods, × the published one: x3.")] = None,
+    rates: Annotated[str | None, typer.Option(help="OUT/tune/rates.json: each method's own learning rate.")] = None,
+    scale: Annotated[str | None, typer.Option(help="small (as on the glyphs) or full.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The same as --scale small.")] = False,
+    calibration: Annotated[int | None, typer.Option(help="How many source images Σ is estimated on.")] = None,
+    weights: Weights = None,
+    statistics: Statistics = None,
+    source: Source = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
+    threads: Annotated[int | None, typer.Option(help="On a CPU.")] = None,
+    together: Annotated[int | None, typer.Option(help="Streams side by side in a batch, on a GPU.")] = None,
+    until: Annotated[float | None, typer.Option(help="Begin nothing more after so many seconds.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only write the files.")] = False,
+) -> None:
+    """Run one of the paper's studies: figures, a table, and a section of a page.
+
+    On the embedded glyphs if nothing else is said, in a minute or two each. Stop it whenever you like; the same command goes on
+    where it stopped. With `--out RUN/studies`, `wildtta report RUN` shows the studies, too.
+
+    - `wildtta study list` · `wildtta study bounds` · `wildtta study all --out runs/studies`
+    - `wildtta study tune --models timm:resnet50_gn --data imagenet-c:/data/imagenet-c --device cuda`
+    """
+    given = locals()
+    names = ("data", "severity", "images", "lr", "rates", "scale", "calibration", "weights", "statistics", "source", "device",
+             "precision", "threads", "together")  # fmt: skip
+    with _clear_errors():
+        _study(name, out, {key: given[key] for key in names}, models, kinds, seeds, quick, until, quiet)
 
 
 @app.command()
@@ -418,10 +467,64 @@ def _asked_for() -> Iterator[None]:
         _fail(str(error))
 
 
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="127.0.0.1 is this machine alone; 0.0.0.0 is everybody.")] = "127.0.0.1",
+    port: int = 8000,
+    model: Annotated[
+        str, typer.Option(help="glyph-resnet, glyph-vit, timm:NAME, torchvision:NAME, file.py:function.")
+    ] = ("glyph-resnet"),
+    weights: Weights = None,
+    statistics: Annotated[str, typer.Option(help="own, imagenet, half.")] = "own",
+    region: Annotated[Path | None, typer.Option(help="Σ of the source domain: what `Region.save` wrote.")] = None,
+    fisher: Annotated[Path | None, typer.Option(help="For EATA: what `Fisher.save` wrote.")] = None,
+    source: Annotated[str | None, typer.Option(help="Source images to estimate both on, instead.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
+    threads: Annotated[int, typer.Option(help="Of the model, on a CPU.")] = 1,
+    max_batch: Annotated[int, typer.Option(help="Images in one step over all streams; 1 for none together.")] = 64,
+    max_wait_ms: Annotated[float, typer.Option(help="How long a step waits for other streams.")] = 5.0,
+    state: Annotated[
+        Path | None, typer.Option(help="The folder for snapshots; without one they end with the process.")
+    ] = None,
+    snapshot_images: Annotated[int, typer.Option(help="At most so many images of learning are lost by a crash.")] = 256,
+    idle_minutes: Annotated[float, typer.Option(help="A stream that rests so long is put on disk.")] = 30.0,
+    operator_key_file: Annotated[
+        Path | None, typer.Option(help="A file with the key; or WILDTTA_OPERATOR_KEY.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Anybody on this machine may create streams.")] = False,
+    max_body_mb: Annotated[float, typer.Option(help="Of one request.")] = 16.0,
+    max_pixels: Annotated[int, typer.Option(help="Of one picture.")] = 25_000_000,
+    max_images: Annotated[int, typer.Option(help="Of one request.")] = 64,
+    max_streams: Annotated[int, typer.Option(help="In all.")] = 256,
+    max_waiting: Annotated[int, typer.Option(help="Requests at a time.")] = 256,
+    max_stream_waiting: Annotated[int, typer.Option(help="Requests at a time for one stream.")] = 16,
+    max_memory_mb: Annotated[float, typer.Option(help="Of all bodies and decoded images together.")] = 512.0,
+    timeout_s: Annotated[float, typer.Option(help="For receiving a body, and for waiting.")] = 30.0,
+) -> None:
+    """Serve a model over HTTP that goes on learning, for each stream of images on its own.
+
+    - `wildtta serve --state streams` and open http://127.0.0.1:8000
+    - `wildtta serve --model timm:resnet50_gn --region region.safetensors --device cuda --state streams`
+    """
+    given = {name: value for name, value in locals().items() if name not in ("open_", "operator_key_file")}
+    with _clear_errors():
+        try:
+            from wildtta.serve import Settings
+            from wildtta.serve import serve as run_service
+        except ImportError as error:
+            raise ConfigError(f"this needs more packages ({error}): pip install 'wildtta[serve]'") from error
+        key = operator_key_file.read_text().strip() if operator_key_file else os.environ.get("WILDTTA_OPERATOR_KEY")
+        run_service(Settings(**given, open=open_, operator_key=key or None))
+
+
 # -- running and reporting ---------------------------------------------------------------------------------------------
 
 
 def _run(config: Config, out: Path, *, tables: bool = True) -> None:
+    if not muster(config.device).leads:  # of the processes of torchrun the first one speaks
+        run(config, out)
+        return
     with _stoppable(out), _Bars() as bars:
         summary = run(config, out, bars)
     _report(out, tables=tables)
@@ -436,6 +539,58 @@ def _run(config: Config, out: Path, *, tables: bool = True) -> None:
             errors.print(next(iter(summary.tracebacks.values())), markup=False)
         else:
             errors.print("set WILDTTA_TRACEBACKS=1 to see where; the same command tries them again", highlight=False)
+        raise typer.Exit(FAILED)
+
+
+def _study(
+    name: str,
+    out: Path,
+    flags: dict[str, Any],
+    models: str | None,
+    kinds: str | None,
+    seeds: str | None,
+    quick: bool,
+    until: float | None,
+    quiet: bool,
+) -> None:
+    import time
+
+    from wildtta.studies import STUDIES, Bench, Choice, TimeOverError, read_summary, run_studies
+
+    if name == "list":
+        table = Table("study", "what it asks", box=None, header_style="bold")
+        for key, found in STUDIES.items():
+            table.add_row(key, found.asks)
+        console.print(table)
+        return
+    names = list(STUDIES) if name == "all" else _list(name)
+    for each in names:
+        _known(each, [*STUDIES, "all", "list"], "study")
+    given = {key: value for key, value in flags.items() if value is not None}
+    given |= {key: _list(value) for key, value in (("models", models), ("kinds", kinds)) if value is not None}
+    if seeds is not None:
+        given["seeds"] = [_whole("seeds", item) for item in _list(seeds)]
+    if quick:
+        given["scale"] = "small"
+    bars = _StudyBars()
+    deadline = float("inf") if until is None else time.monotonic() + until
+    bench = Bench(Choice(**given), out, bars, deadline)
+    with _stoppable(out), bars:
+        try:
+            page = run_studies(names, bench)
+        except TimeOverError:
+            _fail(f"the time is over; what is done is kept in {out}, and the same command goes on from there")
+    for each in names:
+        summary = read_summary(out / each)
+        assert summary is not None
+        console.print(f"\n[bold]{escape(STUDIES[each].title)}[/]", highlight=False)
+        for point in STUDIES[each].findings(summary):
+            console.print(f"- {escape(point)}", soft_wrap=True, highlight=False)
+        if not quiet:
+            for grid in STUDIES[each].tables(summary):
+                console.print(grid)
+    console.print(f"\nThe page with all studies: [bold]{escape(str(page))}[/]", soft_wrap=True, highlight=False)
+    if bench.failures:
         raise typer.Exit(FAILED)
 
 
@@ -465,12 +620,42 @@ def _progress() -> Progress:
     )
 
 
+class _StudyBars:
+    """How far the runs are that a study has asked for."""
+
+    def __init__(self) -> None:
+        self.bars = _progress()
+        self.task: Any = None
+
+    def __enter__(self) -> _StudyBars:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.bars.stop()
+
+    def begin(self, what: str, runs: int) -> None:
+        if self.task is not None:
+            self.bars.remove_task(self.task)
+        self.task = self.bars.add_task(what, total=runs, note="")
+
+    def progress(self, text: str) -> None:
+        self.bars.update(self.task, note=text)
+
+    def done(self, runs: int) -> None:
+        self.bars.advance(self.task, runs)
+
+    def failed(self, what: str, reason: str) -> None:
+        errors.print(f"[bold red]failed:[/] {escape(what)}: {escape(reason)}", soft_wrap=True, highlight=False)
+
+
 class _Bars(Listener):
     """Nested progress: cells done of all, and for each that runs its images and its accuracy so far."""
 
     def __init__(self) -> None:
         self.bars = _progress()
         self.running: dict[str, Any] = {}
+        self.all: Any = None
 
     def __enter__(self) -> _Bars:
         self.bars.start()
@@ -485,6 +670,8 @@ class _Bars(Listener):
     def begin(self, cells: int, kept: int) -> None:
         if kept:
             self.bars.console.print(f"{kept} of {cells} cells are done already", highlight=False)
+        if self.all is not None:
+            self.bars.remove_task(self.all)
         self.all = self.bars.add_task("[bold]cells[/]", total=cells, completed=kept, note="")
 
     def progress(self, family: Any, seen: int, images: int, accuracy: float) -> None:
@@ -494,7 +681,8 @@ class _Bars(Listener):
             self.running[cell.name] = self.bars.add_task(
                 f"  {cell.model} {cell.scenario} {kind} {cell.method}", total=images, note=""
             )
-        self.bars.update(self.running[cell.name], completed=seen, total=images, note=f"{accuracy:.1f} %")
+        note = "adapting images" if accuracy != accuracy else f"{accuracy:.1f} %"
+        self.bars.update(self.running[cell.name], completed=seen, total=images, note=note)
 
     def finished(self, family: Any) -> None:
         self._end(family)

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from wildtta.core import tree
+from wildtta.core.episodic import Episodic
 from wildtta.core.guards import Guard, named_guard
 from wildtta.core.method import Method
+from wildtta.core.restoring import Restoring
 from wildtta.core.tree import State
+from wildtta.diffusion import Diffusion
 from wildtta.network import Network
 from wildtta.recipes import build, recipe
 from wildtta.source import Fisher, Region
@@ -30,7 +33,8 @@ class Report:
         selected: images that taught.
         updates: steps that moved the parameters.
         resets: how often a guard set the stream back.
-        skipped: batches whose loss, gradient or prediction was not finite; they were predicted and changed nothing.
+        skipped: batches whose loss, gradient or prediction was not finite; they were predicted and changed nothing. (Images,
+            where every image is an episode of its own.)
         loss: of the last step that taught; NaN before the first.
     """
 
@@ -88,17 +92,28 @@ def description(settings: dict[str, Any]) -> dict[str, Any]:
 def _described(value: Any) -> Any:
     if isinstance(value, Region | Fisher):
         return value.digest()
+    if isinstance(value, Diffusion):
+        return value.digest
     if isinstance(value, Tensor) or hasattr(value, "tolist"):
         return value.tolist()
     try:
-        json.dumps(value)
+        return json.loads(json.dumps(value))
     except TypeError:
         return getattr(value, "__qualname__", type(value).__qualname__)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def exported(network: Network, method: Method, state: State, name: str, holder: str) -> nn.Module:
     """A plain network with the weights that a stream has learnt."""
+    if isinstance(method, Episodic):
+        raise ValueError(
+            f"{name!r} forgets what it learnt with every image, so there are no adapted weights to export; the network "
+            "that you gave is what is left"
+        )
+    if isinstance(method, Restoring):
+        raise ValueError(
+            f"{name!r} changes the images and not the network, so there are no adapted weights to export; the network "
+            "that you gave is what is left"
+        )
     if method.alignment is not None:
         raise ValueError(
             f"{name!r} moves features before the head, which a plain network does not do; keep the {holder} and use "
@@ -110,8 +125,8 @@ def exported(network: Network, method: Method, state: State, name: str, holder: 
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def usable(images: Any, device: torch.device, whose: str) -> Tensor:
-    """The batch, if it has the form of one and lies where `whose` parameters do."""
+def usable(images: Any, device: torch.device, whose: str, *, empty: bool = False) -> Tensor:
+    """The batch, if it has the form of one (which may be `empty`) and lies where `whose` parameters do."""
     if not isinstance(images, Tensor):
         raise TypeError(f"images must be a tensor, but are {type(images).__name__}")
     if not images.is_floating_point():
@@ -119,7 +134,7 @@ def usable(images: Any, device: torch.device, whose: str) -> Tensor:
             f"images must be floats, preprocessed as the network expects, but are {images.dtype}; "
             "convert them, e.g. images.float() / 255, and normalise"
         )
-    if images.ndim != 4 or len(images) == 0:
+    if images.ndim != 4 or (len(images) == 0 and not empty):
         hint = "; add a batch axis with images[None]" if images.ndim == 3 else ""
         raise ValueError(
             f"images must have shape batch × channels × height × width, but have {tuple(images.shape)}{hint}"

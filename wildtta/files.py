@@ -72,14 +72,14 @@ def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
     try:
         header = json.loads(text) if text is not None else {}
         found = header.get("kind")
-    except (json.JSONDecodeError, AttributeError):
+    except (json.JSONDecodeError, AttributeError, RecursionError):
         found = None
     if found != kind:
         raise ValueError(
             f"{path} holds {f'wildtta data of kind {found!r}' if found else 'no wildtta data'}, where {kind!r} was expected"
         )
-    if header["version"] != _VERSION:
-        raise ValueError(f"{path} has format {header['version']}, this version of wildtta reads format {_VERSION}")
+    if header.get("version") != _VERSION:
+        raise ValueError(f"{path} has format {header.get('version')}, this version of wildtta reads format {_VERSION}")
     return tensors, header
 
 

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from wildtta import files
 from wildtta.common import Report, compose, description, exported, identity, report_of, take, usable
 from wildtta.core import tree
+from wildtta.core.episodic import Episodic
 from wildtta.core.guards import Guard, Outcome
 from wildtta.core.method import Method
+from wildtta.core.restoring import Restoring
 from wildtta.core.tree import State
 from wildtta.network import Network
 from wildtta.runners.cohort import Cohort, Variant
@@ -50,10 +52,11 @@ def fleet(
     """Make a fleet: independent streams that share a network and adapt it each in its own way, as separate adapters would.
 
     Args:
-        network, method, guard, runner, head, kind, layers, hyperparameters: as for `wildtta.adapt`. The network must not mix
-            the images of a batch: no BatchNorm.
+        network, method, guard, head, kind, layers, hyperparameters: as for `wildtta.adapt`. The network must not mix the
+            images of a batch: no BatchNorm.
         streams: their names, or how many (they are then called 0, 1, …). More can join, and any can leave.
         each: hyper-parameters of which every stream has its own value: `each={"lr": [1e-3, 2e-3]}` for two streams.
+        runner: "eager"; "captured": one CUDA graph for each number of streams and images; "auto": that on a GPU.
         seed: of every stream, or one for each of them.
         chunk: how many streams go through the network at once. By default, as many as have together the pixels of 64 images
             of 224 × 224. It changes memory and time, and no result.
@@ -117,18 +120,28 @@ class Fleet(nn.Module):
                 "the network has BatchNorm layers, which mix the images of a batch, so streams in one batch would not be "
                 "independent; make an adapter for each stream with wildtta.adapt, or use a network with GroupNorm or LayerNorm"
             )
+        if runner in ("sparing", "compiled", "distributed"):
+            raise ValueError(
+                f'the {runner} runner is for a single stream; a fleet takes the runner "eager", or "captured" on a GPU'
+            )
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk must be at least 1 stream, but is {chunk}")
         self.network = network
         self.chunk = chunk
-        self._recipe, self._guard, self._kind, self._seed = method, guard, runner, seed
+        self._recipe, self._guard, self._seed = method, guard, seed
+        self._kind = "captured" if runner == "auto" else runner  # which steps eagerly where there is no CUDA
         self._fingerprint = network.fingerprint()
         self._lock = threading.RLock()
         self._checked: set[tuple[Any, ...]] = set()
         self._predict_only = False
         self._hyperparameters = hyperparameters
         self._usual = self._compose(hyperparameters)
-        self._cohorts = [Cohort(network, runner, self._usual)]
+        if isinstance(self._usual.method, Episodic | Restoring):
+            raise ValueError(
+                f"{self._usual.name!r} keeps nothing of the images it has seen, so its streams would all be the same; make one "
+                "adapter with wildtta.adapt and give it the images of all"
+            )
+        self._cohorts = [Cohort(network, self._kind, self._usual)]
         self._where: dict[Name, tuple[Cohort, int]] = {}
         self._last: dict[Name, _Last] = {}
         self.train(False)
@@ -287,8 +300,7 @@ class Fleet(nn.Module):
         with torch.inference_mode(False), self._lock:
             cohort, row = self._find(stream)
             seed = int(cohort.row(row)["seed"])
-            cohort.put(row, cohort.follows(row).method.init(self.network, seed))
-            self._release(stream)
+            self._put(stream, cohort.follows(row).method.init(self.network, seed))
 
     def report(self, stream: Name) -> Report:
         """What has happened to a stream so far (reading it waits for the device)."""
@@ -333,7 +345,7 @@ class Fleet(nn.Module):
         self._find(stream)
         leaves, header = files.read(path, "adapter state")
         with self._lock:
-            self._take(stream, leaves, header, str(path))
+            self._put(stream, self._taken(stream, leaves, header, str(path)))
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the streams have learnt, as a part of `state_dict()`."""
@@ -358,12 +370,19 @@ class Fleet(nn.Module):
                     f"the state_dict is of the streams {list(found)}, here they are {list(self._where)}; "
                     "let the same streams join first"
                 )
-            for name, entry in found.items():
-                self._take(name, entry["state"], json.loads(entry["identity"]), "the state_dict")
+            taken = {
+                name: self._taken(name, entry["state"], json.loads(entry["identity"]), f"the state_dict of {name!r}")
+                for name, entry in found.items()
+            }
+            for name, state in taken.items():
+                self._put(name, state)
 
-    def _take(self, stream: Name, leaves: dict[str, Tensor], found: dict[str, Any], origin: str) -> None:
+    def _taken(self, stream: Name, leaves: dict[str, Tensor], found: dict[str, Any], origin: str) -> State:
+        return take(leaves, found, self._identity(stream), self._state(stream), origin)
+
+    def _put(self, stream: Name, state: State) -> None:
         cohort, row = self._find(stream)
-        cohort.put(row, take(leaves, found, self._identity(stream), cohort.row(row), origin))
+        cohort.put(row, state)
         self._release(stream)
 
     def _identity(self, stream: Name) -> dict[str, Any]:

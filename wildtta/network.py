@@ -78,6 +78,7 @@ class Network(nn.Module):
 
     Attributes:
         classes, features: C and d.
+        mixes_images: whether BatchNorm layers were told to normalise with the statistics of a batch.
         norm_names: the normalisation layers that have parameters, in order.
     """
 
@@ -108,6 +109,7 @@ class Network(nn.Module):
         self.norm_names = tuple(name for name, layer in self.module.named_modules() if _has_affine(layer))
         self.kind = kind or self._guess_kind()
         self.layers = None if layers is None else self._named(layers)
+        self.mixes_images = False
         self._tap = _Tap()
         self._changes_images = False
         self.module.get_submodule(self.head_name).register_forward_pre_hook(self._tap)
@@ -130,6 +132,10 @@ class Network(nn.Module):
             for name, parameter in self.module.get_submodule(layer).named_parameters(recurse=False):
                 chosen.setdefault(parameter, f"{layer}.{name}" if layer else name)
         return Layout({name: parameter for parameter, name in chosen.items()})
+
+    def everything(self) -> Layout:
+        """All parameters; or those of the `layers` that the user named."""
+        return Layout(dict(self.module.named_parameters())) if self.layers is None else self.norms()
 
     def nothing(self) -> Layout:
         """No parameter at all."""
@@ -170,12 +176,18 @@ class Network(nn.Module):
         weight = weight.detach().flatten(1)
         return weight, weight.new_zeros(len(weight)) if bias is None else bias.detach()
 
-    def use_batch_statistics(self) -> None:
-        """Let BatchNorm layers normalise with the statistics of each batch."""
+    def use_batch_statistics(self, prior: float = 0.0) -> None:
+        """Let BatchNorm layers normalise with the statistics of each batch, or mix them: `prior` is the source's share."""
         for layer in self.module.modules():
             if isinstance(layer, _BatchNorm):
-                layer.track_running_stats = False
-                layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+                self.mixes_images = prior < 1
+                if prior == 0:
+                    layer.track_running_stats = False
+                    layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+                elif layer.running_mean is not None:
+                    blend = _Blend(prior)
+                    layer.register_forward_pre_hook(blend.before)
+                    layer.register_forward_hook(blend.after, always_call=True)
 
     def run(self, parameters: dict[str, Tensor], images: Tensor, align: Align | None = None) -> tuple[Tensor, Tensor]:
         """Logits and feature with some of the network's parameters replaced."""
@@ -192,6 +204,10 @@ class Network(nn.Module):
                 f"the forward pass did not use the head {self.head_name!r}; name the layer that gives the logits with head=…"
             )
         return logits, feature
+
+    def places(self, images: Tensor) -> tuple[Tensor, int]:
+        """Where these images stand in the batch, and how many it has: more than these where several processes share it."""
+        return torch.arange(len(images), device=images.device), len(images)
 
     def predict(
         self, parameters: dict[str, Tensor], images: Tensor, keys: Tensor, align: Align | None = None
@@ -287,6 +303,33 @@ class Network(nn.Module):
             for name, parameter in parameters.items():
                 module.get_parameter(name).copy_(parameter)
         return module
+
+
+class _Blend:
+    """Hooks around a BatchNorm layer: its source statistics, mixed with those of what passes through it.
+
+    As in MEMO's reference, the variance is the unbiased one and no gradient goes through the statistics. One value a channel
+    has no variance; there the source's statistics stand alone.
+    """
+
+    def __init__(self, prior: float) -> None:
+        self.prior = prior
+        self.source: tuple[Tensor, Tensor] | None = None
+
+    def before(self, layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
+        mean, variance = layer.running_mean, layer.running_var
+        assert mean is not None
+        assert variance is not None
+        values = widened(inputs[0].detach()).transpose(0, 1).flatten(1)
+        if values.shape[1] > 1:
+            self.source = mean, variance
+            layer.running_mean = (self.prior * mean + (1 - self.prior) * values.mean(1)).to(mean.dtype)
+            layer.running_var = (self.prior * variance + (1 - self.prior) * values.var(1)).to(variance.dtype)
+
+    def after(self, layer: _BatchNorm, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if self.source is not None:
+            layer.running_mean, layer.running_var = self.source
+            self.source = None
 
 
 class _Tap:

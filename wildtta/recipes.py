@@ -12,16 +12,21 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from wildtta.core.episodic import Episodic
 from wildtta.core.guards import recover_on_collapse
-from wildtta.core.measures import entropy, shape_dependence
+from wildtta.core.measures import entropy, marginal_entropy, shape_dependence
 from wildtta.core.method import Method
 from wildtta.core.regional import Neighbourhood, region_confidence, regional_entropy
 from wildtta.core.regularisers import fisher_anchor
+from wildtta.core.restoring import Restoring
 from wildtta.core.selections import confident_region, non_redundant, reliable, shape_sensitive
-from wildtta.core.updates import Rate, sgd, sharpness_aware
+from wildtta.core.updates import Rate, Update, adamw, sgd, sharpness_aware
+from wildtta.core.views import Statistics, augmix
 from wildtta.core.weightings import decaying, growing
+from wildtta.diffusion import Diffusion, diffuse_back, load
 from wildtta.network import Network
 from wildtta.source import Fisher, Region
 
@@ -32,10 +37,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Method])
 
 @dataclass(frozen=True)
 class Recipe:
-    """A registered method: its name, the function that composes it, and what that function takes."""
+    """A registered method: its name, the function that composes it, and what that function takes.
+
+    A costly one takes many times what others do: benchmarks run it only where it is asked for.
+    """
 
     name: str
     compose: Callable[..., Method]
+    costly: bool = False
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -59,11 +68,14 @@ _RECIPES: dict[str, Recipe] = {}
 _HOW_TO_GET = {
     "region": "region=wildtta.Region.estimate(network, source_images)",
     "fisher": "fisher=wildtta.Fisher.estimate(network, source_images)",
+    "diffusion": "diffusion=FOLDER, of an unconditional model of diffusers trained on images like those of the source",
 }
 
 
-def register(name: str) -> Callable[[_Function], _Function]:
+def register(name: str, *, costly: bool = False) -> Callable[[_Function], _Function]:
     """Put a recipe under a name, so that `adapt` and everything built on it can use it.
+
+    A `costly` one (tens of passes an image) is left out of benchmarks that name no methods.
 
     >>> @register("mine")
     ... def mine(network, *, lr=1e-3, threshold=0.3):
@@ -82,7 +94,7 @@ def register(name: str) -> Callable[[_Function], _Function]:
             raise TypeError(
                 f"a recipe is a function (network, *, hyper-parameters), but {name!r} has the signature {signature}"
             )
-        _RECIPES[name] = Recipe(name, compose)
+        _RECIPES[name] = Recipe(name, compose, costly)
         return compose
 
     return put
@@ -149,8 +161,10 @@ def _rate(network: Network, lr: Rate | str | None, *, double_single: bool = Fals
     usual = default_rate(network, double_single=double_single)
     if lr is None:
         return usual
-    if not isinstance(lr, str):
-        return lr
+    return replace(usual, base=_factor(lr) * usual.base) if isinstance(lr, str) else lr
+
+
+def _factor(lr: str) -> float:
     try:
         factor = float(lr.removeprefix("x"))
     except ValueError:
@@ -159,7 +173,7 @@ def _rate(network: Network, lr: Rate | str | None, *, double_single: bool = Fals
         raise ValueError(
             f'lr must be a number, a function of the batch size, or a multiple such as "x10", but is {lr!r}'
         )
-    return replace(usual, base=factor * usual.base)
+    return factor
 
 
 @register("source")
@@ -380,6 +394,92 @@ def recap_deyo(
     )
     method.objective = region_confidence(_around(network, region, tau), lam)
     return method
+
+
+@register("memo", costly=True)
+def memo(
+    network: Network,
+    *,
+    views: int = 64,
+    statistics: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    lr: Rate | str | None = None,
+    optimiser: str | None = None,
+    decay: float = 0.01,
+    severity: float = 1.0,
+    crop: bool = True,
+    flip: bool = True,
+    prior: float = 16 / 17,
+    at_once: int = 1,
+    chunk: int = 0,
+) -> Episodic:
+    """Marginal entropy over views of each image, and forget (Zhang, Levine & Finn, NeurIPS 2022).
+
+    min H(p̄), p̄ = (1/V) Σ p(xᵥ) over `views` AugMix views of one image, eq. 2; one step on all parameters, the image is predicted,
+    and parameters and optimiser are as they were. SGD at 2.5e-4 without momentum ("resnet"), AdamW at 1e-5 with weight decay 0.01
+    ("vit"). The paper takes 64 views, and 32 of images of 32 pixels. A `lr` that is a function is given the number of views.
+    Where there is BatchNorm, `prior` (16/17) is the share of the source's statistics, and the rest is that of the views, or of
+    the image when it is predicted. Views are made of pixels, so `statistics`, the (mean, deviation) that the images were
+    normalised with, must be your network's: the default is ImageNet's; a benchmark gives those of its model. Without `crop`
+    and `flip` views are AugMix alone: for images such as characters, of which a crop or a mirror makes others. `at_once`
+    images side by side, with parameters of their own, make use of a large GPU; `chunk` views in a pass save memory (0: all
+    of them in one).
+    """
+    name = ("adamw" if network.kind == "vit" else "sgd") if optimiser is None else optimiser
+    usual = {"sgd": 2.5e-4, "adamw": 1e-5}.get(name)
+    if usual is None:
+        raise ValueError(f'optimiser must be "sgd" or "adamw", but is {optimiser!r}')
+    rate = usual if lr is None else _factor(lr) * usual if isinstance(lr, str) else lr
+    update: Update = adamw(rate, decay=decay) if name == "adamw" else sgd(rate, momentum=0.0)
+    return Episodic(
+        network.everything(),
+        augmix(views, statistics, severity=severity, crop=crop, flip=flip),
+        marginal_entropy(),
+        update,
+        prior=prior,
+        at_once=at_once,
+        chunk=chunk,
+    )
+
+
+@register("dda", costly=True)
+def dda(
+    network: Network,
+    *,
+    diffusion: Diffusion | Path | str,
+    statistics: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    steps: int | None = None,
+    start: int | None = None,
+    scale: float | None = None,
+    down: int | None = None,
+    chunk: int = 16,
+    resize: bool = False,
+    precision: str | None = None,
+) -> Restoring:
+    """Images go back to the source domain, the network stays as it is (Gao et al., CVPR 2023).
+
+    p = ½ p(x) + ½ p(x₀), where x₀ is x with noise, brought back by an unconditional diffusion model:
+    x_{i−1} ~ p(x_{i−1} | x_i) − `scale` · ∇ ‖φ(x) − φ(x̂₀)‖₂ from `start` of `steps` on, φ = smaller by `down` and large again.
+    Published, and the default for a model that does not say what suits it: 100 steps, from 50, 6.0 and 4. `diffusion` is such a
+    model, its folder (diffusers') or checkpoint (guided-diffusion's), or "glyphs"; it needs `pip install "wildtta[dda]"`.
+    It sees pixels, so `statistics`, the (mean, deviation) that the images were normalised with, must be your network's: the
+    default is ImageNet's; a benchmark gives those of its model. The norm is each image's own, where the reference's is the
+    batch's: an image's result does not depend on its neighbours. `chunk` images go side by side; `resize` brings images to the
+    model's size and back; `precision` is the diffusion model's ("bf16", "fp16", "float32").
+    """
+    return Restoring(
+        network,
+        diffuse_back(
+            load(diffusion),
+            statistics,
+            steps=steps,
+            start=start,
+            scale=scale,
+            down=down,
+            chunk=chunk,
+            resize=resize,
+            precision=precision,
+        ),
+    )
 
 
 def _around(network: Network, region: Region, tau: float) -> Neighbourhood:

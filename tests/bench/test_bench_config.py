@@ -15,7 +15,8 @@ FLAGS = """bench --out runs/it --models glyph-vit,glyph-resnet --data glyphs,fol
     --scenarios mild,shift,correlated --no-reset --methods source,recap,sar --guards none,collapse --seeds 1,2 --images 20
     --batch 32 --option shift.ratio=1000 --option correlated.concentration=0.5 --option shift.repeats=false
     --set lr=1e-4 --set recap.tau=1.0 --set sar.lr=x10 --calibration 64 --weights w.safetensors --statistics half
-    --source /clean --device cuda --precision bf16 --threads 3 --jobs 4"""
+    --source /clean --device cuda --precision bf16 --threads 3 --jobs 4 --engine ray --address head:6379 --gpus 0.25
+    --sample 10"""
 
 TOML = """
 out = "runs/it"
@@ -29,6 +30,7 @@ methods = ["source", "recap", "sar"]
 guards = ["none", "collapse"]
 seeds = [1, 2]
 images = 20
+sample = 10
 batch = 32
 calibration = 64
 weights = "w.safetensors"
@@ -38,6 +40,9 @@ device = "cuda"
 precision = "bf16"
 threads = 3
 jobs = 4
+engine = "ray"
+address = "head:6379"
+gpus = 0.25
 [options]
 "shift.ratio" = 1000
 "shift.repeats" = false
@@ -91,8 +96,15 @@ def test_a_path_with_a_space_is_one_word_of_the_command():
     assert shlex.split(Config().command("my runs/a")) == ["wildtta", "bench", "--out", "my runs/a"]
 
 
-def test_all_methods_are_run_where_none_is_named():
-    assert Config().methods == Config(methods=[]).methods == list(methods())
+def test_all_methods_but_the_costly_are_run_where_none_is_named():
+    assert Config().methods == Config(methods=[]).methods == [name for name in methods() if name not in ("memo", "dda")]
+    assert Config(methods=["all"]).methods == list(methods())
+    assert {"memo", "dda"} <= set(methods())
+
+
+def test_all_is_a_word_of_its_own():
+    with pytest.raises(ConfigError, match="unknown method 'all'"):
+        Config(methods=["all", "tent"])
 
 
 def test_what_is_given_for_one_method_goes_before_what_is_given_for_all():

@@ -207,6 +207,18 @@ def test_what_is_set_reaches_the_method(tmp_path):
     assert (fast["result"]["updates"], fast["result"]["forwards"]) == (4, 4)
 
 
+def test_a_method_that_makes_views_knows_how_images_were_normalised(tmp_path):
+    small = {"kinds": ["fog"], "methods": ["memo"], "images": 3, "settings": {"views": 2}}
+    run(config(**small, scenarios=["limited", "mild"]), tmp_path / "run")
+    single, batch = (of(tmp_path / "run", scenario=name) for name in ("limited", "mild"))
+    assert single["provenance"]["settings"]["statistics"] == [[0.5, 0.5, 0.5], [0.25, 0.25, 0.25]]
+    assert single["cell"]["settings"] == {"views": 2}
+    assert (single["result"]["forwards"], single["result"]["backwards"]) == (3 * 3, 3 * 2)
+    assert (batch["result"]["forwards"], batch["result"]["backwards"]) == (3, 2)
+    assert single["result"]["updates"] == batch["result"]["updates"] == 3
+    assert single["result"]["nll"] == pytest.approx(batch["result"]["nll"], abs=0.1)
+
+
 def test_bfloat16_is_used_where_it_is_asked_for(tmp_path):
     small = {"scenarios": ["mild"], "kinds": ["fog"], "methods": ["tent"]}
     run(config(**small), tmp_path / "run")

@@ -206,6 +206,12 @@ def test_models_and_data_are_opened_and_checked(tmp_path):
 # -- families ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_costly_method_runs_alone(opened):
+    cells = plan(config(scenarios=["limited"], methods=["memo", "tent"]), opened)
+    assert [len(family) for family in families(cells, opened) if family[0].method == "memo"] == [1, 1]
+    assert [len(family) for family in families(cells, opened) if family[0].method == "tent"] == [2]
+
+
 def test_streams_of_single_images_run_together(opened):
     cells = plan(config(seeds=[1, 2], guards=["none", "collapse"], scenarios=["limited", "mild"]), opened)
     groups = families(cells, opened)

@@ -23,7 +23,7 @@ __all__ = ["Config", "ConfigError", "read_toml"]
 
 WILD = ("limited", "mixed", "shift")
 
-_ESTIMATED = ("region", "fisher")  # hyper-parameters that a run finds out by itself
+_ESTIMATED = ("region", "fisher", "statistics")  # hyper-parameters that a run finds out by itself
 
 
 class ConfigError(ValueError):
@@ -40,16 +40,19 @@ class Config:
         severities: 1 to 5.
         scenarios: names from `wildtta.streams.SCENARIOS`.
         reset: a fresh adapter for each corruption, or one that goes on through all of them; None: the scenario's own choice.
-        methods: names from `wildtta.methods()`; empty: all of them.
+        methods: names from `wildtta.methods()`; "all" stands for all of them; empty: all but the costly ones.
         guards: "none" and names that `wildtta.adapt` takes.
         seeds: of the order of images, and of the methods' random numbers.
         images: at most so many images of each corruption (a fixed random part; empty: all).
+        sample: at most so many for the costly methods; the source is then run on these images too, to compare with.
         batch: instead of the scenario's own.
         options: of the scenarios, by name ("shift.ratio = 1000", "correlated.concentration = 0.1").
         settings: hyper-parameters, by name ("lr = 1e-4" for all methods that have it, "recap.tau = 1.0" for one).
         calibration: how many source images Σ is estimated on (the Fisher matrix: four times as many).
         weights, statistics: of the models. source: where uncorrupted source images lie, if not among the data.
         device, precision, threads: where and how it is computed. jobs: cells side by side.
+        engine: "local", or "ray": cells as tasks of Ray, on this machine or on the cluster at `address` (which has to see the
+            results' folder under the same path); gpus: the share of a GPU that a cell takes there.
     """
 
     models: list[str] = field(default_factory=lambda: ["glyph-resnet", "glyph-vit"])
@@ -62,6 +65,7 @@ class Config:
     guards: list[str] = field(default_factory=lambda: ["none"])
     seeds: list[int] = field(default_factory=lambda: [2023])
     images: int | None = None
+    sample: int | None = None
     batch: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -73,9 +77,14 @@ class Config:
     precision: str = "float32"
     threads: int = 1
     jobs: int = 1
+    engine: str = "local"
+    address: str | None = None
+    gpus: float = 1.0
 
     def __post_init__(self) -> None:
-        self.methods = list(self.methods) or list(methods())
+        self.methods = list(self.methods) or [name for name, recipe in methods().items() if not recipe.costly]
+        if self.methods == ["all"]:
+            self.methods = list(methods())
         for name in ("models", "data", "severities", "scenarios", "guards", "seeds"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty; give at least one")
@@ -89,10 +98,15 @@ class Config:
         for guard in self.guards:
             _known(guard, ["none", "collapse", "recover"], "guard")
         _known(self.precision, ["float32", "tf32", "bf16"], "precision")
+        _known(self.engine, ["local", "ray"], "engine")
+        if self.address is not None and self.engine != "ray":
+            raise ConfigError(f"the address {self.address!r} is for the engine ray; add --engine ray")
+        if self.gpus <= 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise ConfigError(f"gpus must be a share of one, or a whole number, but is {self.gpus}")
         for severity in self.severities:
             if not 1 <= severity <= 5:
                 raise ConfigError(f"severities go from 1 to 5, but {severity} was given")
-        for name in ("images", "batch", "calibration", "threads", "jobs"):
+        for name in ("images", "sample", "batch", "calibration", "threads", "jobs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, but is {value}")
@@ -191,6 +205,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "dict[str, Any]": ("a table", lambda value: isinstance(value, dict)),
     "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("a whole number", _is_whole),
+    "float": ("a number", lambda value: isinstance(value, float) or _is_whole(value)),
     "str": ("a string", lambda value: isinstance(value, str)),
 }
 """By the type of a setting: what it must be in a TOML file, in words and as a check."""

@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
@@ -21,13 +21,18 @@ from typing import Any
 import torch
 
 from wildtta.bench.config import Config, ConfigError
+from wildtta.bench.crew import Crew, muster
 from wildtta.bench.gallery import write_gallery
+from wildtta.bench.on_ray import on_ray
 from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
+from wildtta.bench.restore import check_diffusion
 from wildtta.bench.store import Store
 from wildtta.bench.work import Workshop, prepare_source
 from wildtta.data import DataError, Finding
+from wildtta.recipes import recipe
+from wildtta.runners.together import mixes_images
 
-__all__ = ["Listener", "Summary", "check_device", "preflight", "run"]
+__all__ = ["Account", "Event", "Family", "Listener", "Summary", "check_device", "preflight", "run", "work"]
 
 Family = tuple[Cell, ...]
 
@@ -99,6 +104,7 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
     """Run all cells of a benchmark that have no result in the folder yet.
 
     A cell that fails is reported in the summary, and costs no other. Ctrl-C stops at once; the same call goes on later.
+    Under `torchrun`, every process makes the same call, and they share the work (`wildtta.bench.crew`).
 
     Raises:
         ConfigError, DataError, ModelError, RunError: before anything runs.
@@ -110,8 +116,12 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
             listener.note(finding.text)
     if errors := [finding.text for finding in findings if finding.level == "error"]:
         raise DataError("\n".join(errors))
-    cells = plan(config, settings)
-    store = Store(out)
+    cells, store, crew = plan(config, settings), Store(out), muster(config.device)
+    if not crew.leads:
+        missing = crew.hear()
+        summary = Summary(len(cells), 0)
+        _in_step(Account(store, missing, summary, Listener()), crew, settings)
+        return summary
     store.prepare()
     with store.locked():
         names = [cell.name for cell in cells]
@@ -127,10 +137,16 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         missing = [family for family in groups if any(store.read(cell.name) is None for cell in family)]
         summary = Summary(len(cells), len(cells) - sum(map(len, missing)))
         listener.begin(summary.cells, summary.kept)
+        check_diffusion([cell for family in missing for cell in family], settings)
         write_gallery(store, config, settings)
         prepare_source(store, [cell for family in missing for cell in family], settings)
-        account = _Account(store, missing, summary, listener)
-        if config.jobs == 1 or len(missing) < 2:
+        account = Account(store, missing, summary, listener)
+        if crew.size > 1:
+            crew.hear(missing)
+            _in_step(account, crew, settings)
+        elif config.engine == "ray" and missing:
+            on_ray(account, config)
+        elif config.jobs == 1 or len(missing) < 2:
             _here(account)
         else:
             _side_by_side(account, config.jobs)
@@ -140,7 +156,7 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
 # -- in this process, and in several -----------------------------------------------------------------------------------
 
 
-class _Account:
+class Account:
     """Knows what is still to be run, keeps the summary, and passes on what happens."""
 
     def __init__(self, store: Store, missing: Sequence[Family], summary: Summary, listener: Listener) -> None:
@@ -170,10 +186,10 @@ class _Account:
 
 
 Event = tuple[str, tuple[Any, ...]]
-"""A method of `_Account`, and what to call it with besides the family."""
+"""A method of `Account`, and what to call it with besides the family."""
 
 
-def _work(workshop: Workshop, family: Family, progress: Callable[[int, int, float], None]) -> Event:
+def work(workshop: Workshop, family: Family, progress: Callable[[int, int, float], None]) -> Event:
     """Run a family; how it ended."""
     try:
         workshop.run(family, progress)
@@ -182,15 +198,42 @@ def _work(workshop: Workshop, family: Family, progress: Callable[[int, int, floa
     return "finished", ()
 
 
-def _here(account: _Account) -> None:
+def _here(account: Account) -> None:
     workshop = Workshop(account.store)
     while account.waiting:
         family = account.waiting.pop()
-        name, content = _work(workshop, family, partial(account.progress, family))
+        name, content = work(workshop, family, partial(account.progress, family))
         getattr(account, name)(family, *content)
 
 
-def _side_by_side(account: _Account, jobs: int) -> None:
+def _in_step(account: Account, crew: Crew, settings: Mapping[tuple[str, str], Setting]) -> None:
+    """With the other processes of `torchrun`: first streams that each runs alone, then those that they run together."""
+    every = list(account.waiting)
+    shared = [family for family in every if _is_shared(family, settings)]
+    account.waiting = [family for family in every if not _is_shared(family, settings)][crew.rank :: crew.size]
+    _here(account)
+    for rank, summary in enumerate(crew.gather(account.summary)):
+        if rank != crew.rank and crew.leads:
+            account.summary.finished += summary.finished
+            account.summary.failed |= summary.failed
+            account.summary.tracebacks |= summary.tracebacks
+    account.listener.begin(account.summary.cells, account.summary.cells - len(shared))
+    workshop = Workshop(account.store, crew)
+    for family in reversed(shared):
+        workshop.run(family, partial(account.progress, family))  # what one cannot do ends all: they would wait for it
+        account.finished(family)
+
+
+def _is_shared(family: Family, settings: Mapping[tuple[str, str], Setting]) -> bool:
+    cell = family[0]
+    return (
+        cell.batch > 1
+        and not recipe(cell.method).costly
+        and not mixes_images(settings[cell.model, cell.data].model.network)
+    )
+
+
+def _side_by_side(account: Account, jobs: int) -> None:
     """Each worker process gets one family after another. One that dies costs what it was at, and is replaced."""
     workers: dict[Connection, _Worker] = {}
 
@@ -267,7 +310,7 @@ def _serve(folder: str, connection: Connection) -> None:
     workshop = Workshop(Store(folder))
     with contextlib.suppress(EOFError, ConnectionError):
         while (family := connection.recv()) is not None:
-            connection.send(_work(workshop, family, lambda *done: connection.send(("progress", done))))
+            connection.send(work(workshop, family, lambda *done: connection.send(("progress", done))))
 
 
 def _death(code: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from wildtta.bench.plan import Setting
 from wildtta.bench.store import Store
 from wildtta.files import put
 
-__all__ = ["write_gallery"]
+__all__ = ["write_gallery", "write_strip"]
 
 _SAMPLES = 8
 _HEIGHT = 96  # of a sample in the picture, at least
@@ -36,8 +36,18 @@ def write_gallery(store: Store, config: Config, settings: Mapping[tuple[str, str
             if len(images):
                 rows.append(_row(images))
         if rows:
-            width = max(row.shape[2] for row in rows)
-            _save(torch.cat([torch.nn.functional.pad(row, (0, width - row.shape[2])) for row in rows], 1), path)
+            _save(_below(rows), path)
+
+
+def write_strip(rows: Sequence[Tensor], path: Path) -> None:
+    """A picture of batches of images in [0, 1], each a row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _save(_below([_row(images) for images in rows]), path)
+
+
+def _below(rows: list[Tensor]) -> Tensor:
+    width = max(row.shape[2] for row in rows)
+    return torch.cat([torch.nn.functional.pad(row, (0, width - row.shape[2])) for row in rows], 1)
 
 
 def _row(images: Tensor) -> Tensor:

@@ -60,6 +60,8 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def _batch(domains: list[Kept], places: Tensor, numbers: Tensor) -> Batch:
+    if not len(numbers):
+        return torch.zeros(0, 3, 1, 1), domains[0].labels[:0], places
     order, images, labels = [], [], []
     for place in places.unique().tolist():
         mine = (places == place).nonzero().squeeze(-1)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from wildtta.bench.config import Config, ConfigError
 from wildtta.data import Data, DataError, open_data
 from wildtta.models import Model, load_model
+from wildtta.recipes import recipe
 from wildtta.runners.together import mixes_images
 from wildtta.streams import SCENARIOS
 
@@ -110,7 +111,9 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
             raise
         except (TypeError, ValueError) as error:
             raise ConfigError(f"scenario {scenario!r}: {error}") from error
-        for stream, seed, method, guard in itertools.product(streams, config.seeds, config.methods, config.guards):
+        for stream, seed, (method, images), guard in itertools.product(
+            streams, config.seeds, _with_limits(config), config.guards
+        ):
             kinds_here = tuple(dict.fromkeys(kind for kind, _ in stream))
             cells.append(
                 Cell(
@@ -125,7 +128,7 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
                     guard=None if guard == "none" else guard,
                     seed=seed,
                     batch=config.batch or found.batch,
-                    images=config.images,
+                    images=images,
                     options=tuple(options.items()),
                     settings=tuple(config.settings_of(method).items()),
                     calibration=config.calibration,
@@ -142,14 +145,23 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
     return sorted(cells, key=lambda cell: (config.data.index(cell.data), order[cell.domains]))
 
 
+def _with_limits(config: Config) -> list[tuple[str, int | None]]:
+    """The methods, and how many images of each corruption they get."""
+    few = [count for count in (config.images, config.sample) if count is not None]
+    costly = [method for method in config.methods if config.sample is not None and recipe(method).costly]
+    found = [(method, min(few) if method in costly else config.images) for method in config.methods]
+    return [*found, ("source", min(few))] if costly and "source" in config.methods else found
+
+
 def families(cells: Sequence[Cell], settings: Mapping[tuple[str, str], Setting]) -> list[tuple[Cell, ...]]:
     """Which cells run together, as one fleet: those of single images that differ in their images or their seed alone.
 
+    A costly method's go alone: an image of theirs is work enough for the device.
     They depend on the plan and not on what is done already, so that a run which was stopped ends with the same numbers.
     """
     found: dict[Cell, list[Cell]] = {}
     mixing = {key: mixes_images(setting.model.network) for key, setting in settings.items()}
     for cell in cells:
-        alone = cell.batch > 1 or mixing[cell.model, cell.data]
+        alone = cell.batch > 1 or mixing[cell.model, cell.data] or recipe(cell.method).costly
         found.setdefault(cell if alone else replace(cell, domains=(), kind="", seed=0), []).append(cell)
     return [tuple(group[start : start + _MOST]) for group in found.values() for start in range(0, len(group), _MOST)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ class Store:
         self.cells = self.folder / "cells"
         self.gallery = self.folder / "gallery"
         self.sources = self.folder / "source"
+        self.adapted = self.folder / "adapted"
 
     def prepare(self) -> None:
         """Make the folders; a folder that holds other things is left alone."""
@@ -72,7 +74,8 @@ class Store:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise RunError(f"another run is at work on {self.folder}; wait for it, or stop it") from error
-            for left in (*self.folder.glob(PARTIAL), *self.folder.glob(f"*/{PARTIAL}")):  # by a run that was killed
+            deep = [self.folder.glob(f"{'*/' * depth}{PARTIAL}") for depth in range(3)]
+            for left in itertools.chain(*deep):  # by a run that was killed
                 left.unlink(missing_ok=True)
             yield
 

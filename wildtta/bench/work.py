@@ -14,15 +14,19 @@ import torch
 
 import wildtta
 from wildtta.adapter import Adapter, adapt
+from wildtta.bench.crew import ALONE, Crew
 from wildtta.bench.images import Batch, Kept, read_ahead
 from wildtta.bench.meter import Meter
 from wildtta.bench.plan import Cell, Setting, fit
+from wildtta.bench.restore import diffusion_of, keep_on_disk, restore_ahead
 from wildtta.bench.store import Store
 from wildtta.common import Report
 from wildtta.data import DataError
+from wildtta.diffusion import Diffusion, load
 from wildtta.fleets import Fleet, fleet
 from wildtta.models import load_model
 from wildtta.recipes import recipe
+from wildtta.runners.distributed import Distributed
 from wildtta.source import Fisher, Region
 from wildtta.streams import Stream, scenario
 
@@ -38,11 +42,12 @@ Progress = Callable[[int, int, float], None]
 class Workshop:
     """Runs cells; models, data, and the corrupted images of small sets stay at hand between them."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, crew: Crew = ALONE) -> None:
+        self.store, self.crew = store, crew
         self._settings: dict[Any, Setting] = {}
         self._digests: dict[Any, tuple[str, str]] = {}
         self._domains: dict[Any, Kept] = {}
+        self._diffusions: dict[str, Diffusion] = {}
 
     def run(self, family: tuple[Cell, ...], progress: Progress) -> None:
         """Run a cell, or some that go side by side as one fleet of streams, and write their results."""
@@ -56,12 +61,26 @@ class Workshop:
             adapter = self._adapter(family, setting, device)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
+            restored: dict[str, Any] = {}
+            if isinstance(adapter, Adapter) and self.crew.size == 1:
+                batches = lanes[0].stream.batches()
+                restored = restore_ahead(
+                    adapter,
+                    setting,
+                    self.store,
+                    first,
+                    lanes[0].domains,
+                    batches,
+                    lambda done, images: progress(done, images, float("nan")),
+                )
             begun = told = time.perf_counter()
-            steps = (
-                _side_by_side(adapter, setting, lanes)
-                if isinstance(adapter, Fleet)
-                else _alone(adapter, setting, lanes[0])
-            )
+            if self.crew.size > 1:
+                assert isinstance(adapter, Adapter)
+                steps = _together(adapter, setting, lanes[0], self.crew)
+            elif isinstance(adapter, Fleet):
+                steps = _side_by_side(adapter, setting, lanes)
+            else:
+                steps = _alone(adapter, setting, lanes[0])
             for _ in steps:
                 if time.perf_counter() - told > 1:
                     told = time.perf_counter()
@@ -71,6 +90,8 @@ class Workshop:
                 raise DataError(f"not one image of {', '.join(empty)} could be read; look with `wildtta check --deep`")
             results = [lane.meter.result([kind for kind, _ in lane.cell.domains]) for lane in lanes]
             seconds = time.perf_counter() - begun
+        if not self.crew.leads:
+            return
         method = adapter.method
         for lane, result in zip(lanes, results, strict=True):
             assert lane.report is not None
@@ -83,6 +104,7 @@ class Workshop:
                         "unreadable": len(lane.stream) - lane.meter.seen,
                         "forwards": lane.steps * method.forwards,
                         "backwards": lane.steps * method.backwards,
+                        "diffusion_steps": lane.meter.seen * method.diffusion_steps,
                         "updates": lane.report.updates,
                         "resets": lane.report.resets,
                         "skipped": lane.report.skipped,
@@ -90,12 +112,22 @@ class Workshop:
                     "measured": {
                         "seconds": round(seconds / len(lanes), 3),
                         "fleet": len(lanes),
+                        "processes": self.crew.size,
                         "peak_memory_mib": _peak_memory(device),
                         "started": started,
+                        **({"adapted": restored} if restored else {}),
                     },
                     "provenance": self._provenance(lane.cell, setting, adapter, device),
                 },
             )
+
+    def open(self, cell: Cell) -> tuple[Setting, Adapter, Iterator[Batch], int]:
+        """A cell ready to run, for those who look closer than its result does: its adapter, its batches, how many images."""
+        setting, device = self._setting(cell), torch.device(cell.device)
+        lane = _Lane(cell, [self._domain(cell, setting, *domain) for domain in cell.domains])
+        adapter = self._adapter((cell,), setting, device)
+        assert isinstance(adapter, Adapter)
+        return setting, adapter, lane.batches(device), len(lane.stream)
 
     # -- what cells share ----------------------------------------------------------------------------------------------
 
@@ -124,16 +156,28 @@ class Workshop:
         return self._domains[key]
 
     def _adapter(self, family: tuple[Cell, ...], setting: Setting, device: torch.device) -> Adapter | Fleet:
-        """What runs a cell, or some side by side: they differ in their images and seeds alone."""
+        """What runs a cell, or some side by side: they differ in their images, their seeds and the values of settings alone."""
         cell, digests = family[0], self._digests[_place(family[0])]
         paths = {need: self.store.sources / _source_name(cell, need, *digests) for need in _needs(cell)}
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
-        settings |= {"guard": cell.guard, "runner": "captured" if device.type == "cuda" else "eager"}
+        if "statistics" in recipe(cell.method).hyperparameters:
+            settings["statistics"] = (setting.model.preprocessing.mean, setting.model.preprocessing.std)
+        if place := diffusion_of(cell, setting):
+            settings["diffusion"] = self._diffusions[place] = self._diffusions.get(place) or load(place)
+        runner = "distributed" if self.crew.size > 1 else "captured" if device.type == "cuda" else "eager"
+        settings |= {"guard": cell.guard, "runner": runner}
         network = setting.model.network
-        if len(family) == 1:
-            return adapt(network, cell.method, seed=cell.seed, **settings).to(device)
-        seeds = [cell.seed for cell in family]
-        return fleet(network, cell.method, streams=len(family), seed=seeds, **settings).to(device)
+        if len(family) > 1:
+            seeds = [cell.seed for cell in family]
+            own = {
+                name for name, value in cell.settings if any(dict(other.settings)[name] != value for other in family)
+            }
+            each = {name: [dict(other.settings)[name] for other in family] for name in own}
+            shared = {name: value for name, value in settings.items() if name not in own}
+            return fleet(network, cell.method, streams=len(family), seed=seeds, each=each, **shared).to(device)
+        adapter = adapt(network, cell.method, seed=cell.seed, **settings)
+        keep_on_disk(adapter, self.store)
+        return adapter.to(device)
 
     def _provenance(
         self, cell: Cell, setting: Setting, adapter: Adapter | Fleet, device: torch.device
@@ -181,6 +225,14 @@ class _Lane:
         """Those of which something could be read."""
         return (batch for batch in read_ahead(self.domains, self.stream.batches(), device) if len(batch[0]))
 
+    def parts(self, device: torch.device, crew: Crew) -> Iterator[Batch]:
+        """Of every batch the part of one process, be it empty."""
+        parts = (
+            (places.tensor_split(crew.size)[crew.rank], numbers.tensor_split(crew.size)[crew.rank])
+            for places, numbers in self.stream.batches()
+        )
+        return read_ahead(self.domains, parts, device)
+
 
 def _alone(adapter: Adapter, setting: Setting, lane: _Lane) -> Iterator[None]:
     device = adapter.state["stream"]["theta"].device
@@ -188,6 +240,24 @@ def _alone(adapter: Adapter, setting: Setting, lane: _Lane) -> Iterator[None]:
         logits = adapter(setting.model.preprocessing.normalise(images))
         assert adapter.outcome is not None
         lane.meter.add(logits, labels.to(device), adapter.outcome.mask, places)
+        lane.steps += 1
+        yield
+    lane.report = adapter.report
+
+
+def _together(adapter: Adapter, setting: Setting, lane: _Lane, crew: Crew) -> Iterator[None]:
+    """Each step with the part of one process; the answers of all are measured."""
+    device, runner = adapter.state["stream"]["theta"].device, adapter.runner
+    assert isinstance(runner, Distributed)
+    for images, labels, places in lane.parts(device, crew):
+        if not any(crew.gather(len(labels))):
+            continue  # of this batch nothing could be read
+        if not len(labels):
+            images = torch.zeros(0, 3, *setting.model.preprocessing.size, device=device)
+        adapter(setting.model.preprocessing.normalise(images))
+        assert runner.whole is not None
+        joined = (runner.join(part.to(device)) for part in (labels, places))
+        lane.meter.add(runner.whole.logits, next(joined), runner.whole.mask, next(joined).cpu())
         lane.steps += 1
         yield
     lane.report = adapter.report

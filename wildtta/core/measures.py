@@ -6,6 +6,7 @@ of a weight. Measures add up and scale: `regional_entropy(around) + 0.5 * region
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from wildtta.core import keys
 from wildtta.core.prediction import Prediction, widened
 
-__all__ = ["Measure", "entropy", "measure", "shape_dependence"]
+__all__ = ["Measure", "entropy", "marginal_entropy", "measure", "shape_dependence"]
 
 
 class Measure(nn.Module):
@@ -90,6 +91,17 @@ class entropy(Measure):
 
     def compute(self, prediction: Prediction) -> Tensor:
         return -(prediction.probabilities * prediction.log_probabilities).sum(-1)
+
+
+class marginal_entropy(Measure):
+    """The entropy of the mean prediction, H(p̄) with p̄ = Σ p / V: one value for the views of an image, in nats.
+
+    It is small when all views are given the same answer with confidence (Zhang et al., NeurIPS 2022, eq. 2).
+    """
+
+    def compute(self, prediction: Prediction) -> Tensor:
+        mean = prediction.log_probabilities.logsumexp(0) - math.log(len(prediction.logits))
+        return -(mean.exp() * mean).sum(-1, keepdim=True)
 
 
 class shape_dependence(Measure):

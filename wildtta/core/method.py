@@ -30,7 +30,7 @@ from wildtta.core.weightings import Weighting, uniform
 if TYPE_CHECKING:
     from wildtta.network import Layout, Network
 
-__all__ = ["Batch", "Differentiate", "Loss", "Method"]
+__all__ = ["Batch", "Differentiate", "Loss", "LossFunction", "Method"]
 
 
 class Batch(NamedTuple):
@@ -39,9 +39,7 @@ class Batch(NamedTuple):
     images: Tensor
     keys: Tensor  # one an image, for parts that draw random numbers
     within: Tensor | None = None  # the images that may be selected; None: all
-    weights: Tensor | None = (
-        None  # given where the selection has been made: all of these images teach, with these weights
-    )
+    weights: Tensor | None = None  # given where the selection is made already: all of these images teach, with these
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,10 @@ class Loss:
         return replace(self, batch=batch)
 
 
-Differentiate: TypeAlias = Callable[[Loss, Tensor], tuple[Tensor, State]]
+LossFunction: TypeAlias = Callable[[Tensor], tuple[Tensor, State]]
+"""θ → (loss, what else was computed): a `Loss`, or what a composition of another kind makes."""
+
+Differentiate: TypeAlias = Callable[[LossFunction, Tensor], tuple[Tensor, State]]
 """(loss, θ) → (gradient of the loss at θ, what else it gave)."""
 
 
@@ -84,6 +85,15 @@ class Method(nn.Module):
     The loss of a batch is the mean over the selected images of weight × objective, plus the regulariser. A step with nothing
     selected, or with a loss, gradient or result that is not finite, changes neither parameters nor optimiser nor selection.
     """
+
+    prior = 0.0
+    """With `batch_statistics`, the share that the source's BatchNorm statistics keep."""
+
+    capturable = True
+    """Whether a step is one piece of work for the device, so that recording it as a graph is worth while."""
+
+    diffusion_steps = 0
+    """How many passes of a diffusion model an image takes, each with its gradient."""
 
     def __init__(
         self,
@@ -167,7 +177,8 @@ class Method(nn.Module):
         """Predict a batch and learn from it: the next state, and what happened."""
         stream, counters = state["stream"], state["counters"]
         theta = stream["theta"]
-        keys = random.fold(state["seed"], counters["seen"] + torch.arange(images.shape[0], device=images.device))
+        places, count = network.places(images)
+        keys = random.fold(state["seed"], counters["seen"] + places)
 
         def evaluate(theta: Tensor, within: Tensor | None = None) -> Evaluation:
             gradient, rest = differentiate(Loss(self, network, stream, Batch(images, keys, within)), theta)
@@ -200,7 +211,7 @@ class Method(nn.Module):
             "stream": kept,
             "guards": guards,
             "counters": {
-                "seen": counters["seen"] + images.shape[0],
+                "seen": counters["seen"] + count,
                 "selected": counters["selected"] + outcome.mask.sum(),
                 "updates": counters["updates"] + learned,
                 "resets": counters["resets"] + resets,

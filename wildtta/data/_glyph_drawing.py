@@ -68,7 +68,7 @@ def _glyph(numbers: _Numbers, key: Tensor, labels: Tensor) -> tuple[Tensor, Tens
     mask = atlas[font, labels].unsqueeze(1).float() / 255
 
     turn = numbers.between(-0.3, 0.3, 1, 1)
-    height = numbers.between(15, 24, 1, 1)
+    height = numbers.between(12, 16, 1, 1)
     stretch = numbers.between(0.85, 1.18, 1, 1)
     shear = numbers.between(-0.25, 0.25, 1, 1)
     right, down = numbers.between(-3.5, 3.5, 2, 1, 1).unbind(1)
@@ -103,9 +103,9 @@ def _average(fine: Tensor) -> Tensor:
 def _colours(numbers: _Numbers) -> tuple[list[Tensor], Tensor, Tensor]:
     """Two colours for the ground that are near each other, one for the ink that differs in brightness, and a trim's."""
     first = numbers.between(0.08, 0.92, 1, 1, 1)
-    second = (first + numbers.between(-0.16, 0.16, 1, 1, 1)).clamp(0.05, 0.95)
+    second = (first + numbers.between(-0.1, 0.1, 1, 1, 1)).clamp(0.05, 0.95)
     low, high = torch.minimum(first, second), torch.maximum(first, second)
-    contrast = numbers.between(0.22, 0.55, 1, 1, 1)
+    contrast = numbers.between(0.22, 0.32, 1, 1, 1)
     darker, lighter = low - contrast, high + contrast
     fits = (lighter <= 0.98) & ((darker < 0.02) | (numbers.between(0, 1, 1, 1, 1) < 0.5))
     ink = torch.where(fits, lighter, darker.clamp(min=0.02))
@@ -144,7 +144,7 @@ def _ground(numbers: _Numbers, key: Tensor, colours: list[Tensor]) -> Tensor:
     stripes = (((phase - phase.floor() - 0.5).abs() - 0.25) * 4 + 0.5).clamp(0, 1)
     mixture = torch.where(kind < 0.35, blotches, torch.where(kind < 0.65, stripes, gradient))
     ground = colours[0] + mixture * (colours[1] - colours[0])
-    return ground + (blotches - 0.5) * numbers.between(0, 0.2, 1, 1, 1).float()
+    return ground + (blotches - 0.5) * numbers.between(0, 0.1, 1, 1, 1).float()
 
 
 def _blotches(numbers: _Numbers, key: Tensor) -> Tensor:

@@ -68,6 +68,8 @@ class Data(ABC):
             to them (`Model.restricted`), and labels count within them.
         kinds: the corruptions it offers, "clean" among them where it has that; or its one domain's name.
         severities: that it offers; (0,) where it has none.
+        diffusion: the diffusion model of such images, where one comes with the package.
+        aligned: whether every domain has the same images, "clean" too, in the same order.
     """
 
     name: str
@@ -76,6 +78,8 @@ class Data(ABC):
     outputs: tuple[int, ...] | None = None
     kinds: tuple[str, ...]
     severities: tuple[int, ...]
+    diffusion: str | None = None
+    aligned: bool = False
 
     @abstractmethod
     def domain(self, kind: str, severity: int) -> Domain:

@@ -51,6 +51,8 @@ class Glyphs(Data):
     classes = tuple(CHARACTERS)
     kinds = ("clean", *CORRUPTIONS, *EXTRA)
     severities = (1, 2, 3, 4, 5)
+    diffusion = "glyphs"
+    aligned = True
 
     def __init__(self, model: Model) -> None:
         height, width = model.preprocessing.size

@@ -13,7 +13,7 @@ from wildtta.report import names
 from wildtta.report.run import Cell, Run, overrides, plain
 from wildtta.streams import SCENARIOS
 
-__all__ = ["Comparison", "Label", "Samples", "comparisons", "statistic"]
+__all__ = ["Comparison", "Label", "Samples", "comparisons", "rows", "statistic"]
 
 Samples = Mapping[str, Mapping[int, float]]
 """Numbers by column and by seed."""
@@ -40,7 +40,8 @@ class Comparison:
         model_name: the model as a heading.
         setting: the heading: scenario, data, batch, and what else tells these cells from the run's others or from the usual,
             but for the model and the severity.
-        labels: all rows of the run, whether they have cells here already or not.
+        labels: all rows of the run, whether they have cells here already or not; but for those that were run on another
+            number of images alone.
         kinds: all columns, in the paper's order.
         seeds: how many the plan has.
         common: hyper-parameters that every method of the run was given alike; the heading names them, not each row.
@@ -77,17 +78,21 @@ class Comparison:
             found[_label(cell, self.common)].append(cell)
         return found
 
+    def cells_of(self, label: Label) -> list[Cell]:
+        """None for a row that has no place here."""
+        return self.by_label.get(label, [])
+
     def accuracy(self, label: Label) -> Samples:
         """Accuracy by corruption and seed. A stream of several corruptions gives the accuracy on each of them."""
         found: dict[str, dict[int, float]] = {}
-        for cell in self.by_label[label]:
+        for cell in self.cells_of(label):
             for kind, top1 in _accuracies(cell).items():
                 found.setdefault(kind, {})[cell.seed] = top1
         return found
 
     def overall(self, label: Label) -> dict[int, float]:
         """Accuracy over the whole stream by seed, for streams of several corruptions."""
-        return {cell.seed: cell.top1 for cell in self.by_label[label]}
+        return {cell.seed: cell.top1 for cell in self.cells_of(label)}
 
     @property
     def source(self) -> Label | None:
@@ -112,9 +117,11 @@ def comparisons(run: Run) -> list[Comparison]:
     common = _common(run)
     labels = _labels(run, common)
     groups: dict[_Key, list[Cell]] = {}
+    limits: dict[Label, set[str]] = {}
     for cell in run.cells:
         place = (cell.data, cell.scenario, cell.reset, cell.batch, cell.conditions, cell.severity, cell.model)
         groups.setdefault(_Key(*place), []).append(cell)
+        limits.setdefault(_label(cell, common), set()).add(dict(cell.conditions)["images"])
     data, scenarios, models = (_planned(run, what) for what in ("data", "scenarios", "models"))
 
     def order(key: _Key) -> tuple[object, ...]:
@@ -130,13 +137,18 @@ def comparisons(run: Run) -> list[Comparison]:
             setting=", ".join([settings[key], *sorted(common)]),
             severity=key.severity,
             cells=tuple(groups[key]),
-            labels=labels,
+            labels=tuple(label for label in labels if _belongs(limits.get(label), key)),
             kinds=_kinds(run, key.data),
             seeds=_seeds(run),
             common=common,
         )
         for key in sorted(groups, key=order)
     ]
+
+
+def _belongs(limits: set[str] | None, key: _Key) -> bool:
+    """Whether a row that has cells with these limits of images may have some in this comparison."""
+    return limits is None or dict(key.conditions)["images"] in limits
 
 
 def _settings(keys: Iterable[_Key]) -> dict[_Key, str]:
@@ -166,6 +178,12 @@ def _usual(scenario: str) -> dict[str, str]:
     return {name: plain(value) for name, value in values.items()}
 
 
+def rows(together: Iterable[Comparison]) -> tuple[Label, ...]:
+    """All rows of some comparisons."""
+    found = dict.fromkeys(label for comparison in together for label in comparison.labels)
+    return tuple(sorted(found, key=lambda label: names.method_order(label.method)))
+
+
 def statistic(columns: Sequence[Mapping[int, float]]) -> tuple[float | None, float | None, int]:
     """Mean over seeds, standard deviation over seeds (n − 1) and number of seeds, of the average of some columns.
 
@@ -180,11 +198,17 @@ def statistic(columns: Sequence[Mapping[int, float]]) -> tuple[float | None, flo
 
 
 def _common(run: Run) -> frozenset[str]:
-    """The changes that all cells share whose method takes any hyper-parameter at all."""
-    found = [set(overrides(cell.settings)) for cell in run.cells if cell.settings or cell.method != "source"]
+    """The changes that all cells share whose method has any of the hyper-parameters that were changed."""
+    names = {name for cell in run.cells for name in cell.settings}
+    found = [set(overrides(cell.settings)) for cell in run.cells if cell.settings or _takes(cell.method, names)]
     return (
         frozenset(set.intersection(*found)) if len({cell.method for cell in run.cells}) > 2 and found else frozenset()
     )
+
+
+def _takes(method: str, names: set[str]) -> bool:
+    """Whether a method has one of these hyper-parameters; what is not known here may have any."""
+    return method not in methods() or not names.isdisjoint(methods()[method].hyperparameters)
 
 
 def _label(cell: Cell, common: frozenset[str]) -> Label:

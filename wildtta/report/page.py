@@ -14,7 +14,7 @@ from string import Template
 
 from wildtta import __version__
 from wildtta.report import figures, names
-from wildtta.report.groups import Comparison, comparisons
+from wildtta.report.groups import Comparison, comparisons, rows
 from wildtta.report.headline import Standing, Verdict, against_paper, headline, names_in_words, verdicts
 from wildtta.report.run import Run
 from wildtta.report.table import MISSING, Column, Row, Table, Value, signed
@@ -31,7 +31,7 @@ _TAG = '<span class="tag">stand-in data</span>'
 def page(run: Run, tables: Sequence[Table]) -> str:
     """The page, from a run and its tables."""
     found = comparisons(run)
-    drawn = figures.styles(found[0].labels) if found else {}
+    drawn = figures.styles(rows(found)) if found else {}
     stories = verdicts(run)
     sections = list(dict.fromkeys(comparison.setting for comparison in found))
     overview = "".join(_html_table(table, drawn) for table in tables if table.kind == "overview")
@@ -50,7 +50,7 @@ def page(run: Run, tables: Sequence[Table]) -> str:
         paper=f"<p>{escape(paper)}</p>" if paper else "",
         overview=f'{overview}<p class="soft small">{_HOW_TO_READ}</p>' if overview else "",
         verdicts=_cards(stories),
-        sections="\n".join(_section(name, tables, found, drawn) for name in sections),
+        sections="\n".join([*(_section(name, tables, found, drawn) for name in sections), *_studies(run).values()]),
         gallery=_gallery(run),
         making=_making(run),
         footer=_footer(run),
@@ -103,7 +103,7 @@ def _subtitle(run: Run, found: Sequence[Comparison]) -> str:
     models = list(dict.fromkeys(comparison.model_name for comparison in found))
     counts = [
         names_in_words(models),
-        _plural(len({label.method for label in found[0].labels}), "method"),
+        _plural(len({label.method for label in rows(found)}), "method"),
         _plural(len({comparison.scenario for comparison in found}), "scenario"),
         _plural(len({kind for comparison in found for kind in comparison.kinds}), "kind") + " of images",
         _plural(found[0].seeds, "seed"),
@@ -125,6 +125,7 @@ def _navigation(sections: Sequence[str], run: Run) -> str:
     links = [(f"#{_anchor(name)}", name.partition(" — ")[0].partition(":")[0]) for name in sections]
     if sections and len({text for _, text in links}) < len(links):
         links = [(f"#{_anchor(name)}", name) for name in sections]
+    links += [(f"#study-{name}", name.capitalize()) for name in _studies(run)]
     links += [("#gallery", "Gallery")] if run.gallery else []
     links += [("#making", "How it was made")]
     return "".join(f'<a href="{escape(target)}">{escape(text)}</a>' for target, text in links)
@@ -296,6 +297,16 @@ def _plots(together: Sequence[Comparison], drawn: Mapping[str, figures.Style]) -
     return f'<ul class="legend">{legend}</ul><div class="plots">{"".join(plots)}</div>'
 
 
+def _studies(run: Run) -> dict[str, str]:
+    """The sections of the studies that lie in RUN/studies, by name."""
+    folder = run.path / "studies"
+    if not folder.is_dir():
+        return {}
+    from wildtta.studies import STUDIES, find, section
+
+    return {study.name: section(study, summary) for study, summary in find(folder, list(STUDIES.values()))}
+
+
 # -- gallery -----------------------------------------------------------------------------------------------------------
 
 _SMALL = 40_000  # bytes up to which a strip is embedded as it is
@@ -329,7 +340,28 @@ def _gallery(run: Run) -> str:
     return (
         f'<section id="gallery"><h2>What the model was shown{tag}</h2>'
         f'<p class="soft small">The same images under every corruption{severities}.</p>'
-        f'<div class="gallery">{"".join(figures_)}</div></section>'
+        f'<div class="gallery">{"".join(figures_)}</div>{_before_and_after(run, tag)}</section>'
+    )
+
+
+def _before_and_after(run: Run, tag: str) -> str:
+    """What DDA made of some images of each corruption."""
+    figures_ = []
+    order = names.in_order(name.rpartition("-")[0] for name in run.adapted)
+    for name in sorted(run.adapted, key=lambda name: (order.index(name.rpartition("-")[0]), name)):
+        kind, _, severity = name.rpartition("-")
+        heading = names.title(kind) + (f", severity {severity}" if severity not in ("", "0") else "")
+        if (strip := _strip(run.adapted[name])) is not None:
+            figures_.append(
+                f'<figure><figcaption>{escape(heading)}</figcaption><img src="{strip[0]}" '
+                f'alt="Images before and after: {escape(heading)}" loading="lazy"{_class("tiny" if strip[1] else "")}></figure>'
+            )
+    if not figures_:
+        return ""
+    return (
+        f"<h3>Before and after DDA{tag}</h3>"
+        '<p class="soft small">From top to bottom: without corruption (where the data have such images), as they came, as the '
+        f'diffusion model gave them back.</p><div class="gallery">{"".join(figures_)}</div>'
     )
 
 

@@ -14,7 +14,18 @@ from typing import Any, TypeGuard
 __all__ = ["Along", "Cell", "Run", "RunError", "load_run"]
 
 _FORMAT = 1
-MEASURES = ("top5", "nll", "ece", "selected", "forwards", "backwards", "updates", "resets", "skipped")
+MEASURES = (
+    "top5",
+    "nll",
+    "ece",
+    "selected",
+    "forwards",
+    "backwards",
+    "diffusion_steps",
+    "updates",
+    "resets",
+    "skipped",
+)
 """What a result may hold beside images, unreadable and top1; a number or nothing each."""
 
 
@@ -94,6 +105,7 @@ class Run:
         missing: those of them that have no result yet, or none that can be read.
         problems: what was left out or is odd, one sentence each, naming the file.
         gallery: the sample strips by kind of corruption.
+        adapted: strips of images as they were, as they came and as a diffusion model gave them back, by kind and severity.
     """
 
     path: Path
@@ -104,6 +116,7 @@ class Run:
     missing: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     gallery: Mapping[str, Path] = field(default_factory=dict)
+    adapted: Mapping[str, Path] = field(default_factory=dict)
     stand_in: bool = False
 
 
@@ -153,9 +166,14 @@ def load_run(path: str | Path) -> Run:
         problems=tuple(
             problem.replace(f"{path}{os.sep}", "") for problem in [*problems, *_disagreements(cells.values())]
         ),
-        gallery={file.stem: file for file in sorted((path / "gallery").glob("*.png")) if not file.name.startswith(".")},
+        gallery=_strips(path / "gallery"),
+        adapted=_strips(path / "gallery" / "adapted"),
         stand_in=stand_in or any(cell.stand_in for cell in cells.values()),
     )
+
+
+def _strips(folder: Path) -> dict[str, Path]:
+    return {file.stem: file for file in sorted(folder.glob("*.png")) if not file.name.startswith(".")}
 
 
 def _names(value: Any) -> tuple[str, ...] | None:

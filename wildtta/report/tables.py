@@ -10,6 +10,7 @@ from statistics import fmean
 from wildtta.corruptions import CORRUPTIONS
 from wildtta.report import names, published
 from wildtta.report.groups import Comparison, Label, comparisons, statistic
+from wildtta.report.groups import rows as rows_of
 from wildtta.report.run import Cell, Run
 from wildtta.report.table import Column, Row, Table, Value, ranked
 
@@ -104,7 +105,7 @@ def _overall(together: list[Comparison]) -> Numbers:
         if len(together) == 1:
             paper = _paper(first, label, [])
         else:
-            cells = [cell for comparison in together for cell in comparison.by_label[label]]
+            cells = [cell for comparison in together for cell in comparison.cells_of(label)]
             paper = _paper_average(cells) if {cell.severity for cell in cells} == {4, 5} else None
         return Value(mean, std, seeds, seeds < first.seeds, paper)
 
@@ -113,7 +114,7 @@ def _overall(together: list[Comparison]) -> Numbers:
 
 def _paper(comparison: Comparison, label: Label, kinds: list[str]) -> float | None:
     """The paper's figure for some kinds (none: for streams of all of them), if the cells are the paper's."""
-    cells = [cell for cell in comparison.by_label[label] if not kinds or cell.kind in kinds]
+    cells = [cell for cell in comparison.cells_of(label) if not kinds or cell.kind in kinds]
     if len(kinds) > 1:
         return _paper_average(cells) if kinds == list(CORRUPTIONS) else None
     found = {published.figure(cell) for cell in cells}
@@ -127,14 +128,15 @@ def _paper_average(cells: list[Cell]) -> float | None:
 
 def _table(title: str, together: list[Comparison], columns: list[tuple[Column, Numbers]]) -> Table:
     first = together[0]
+    labels = rows_of(together)
+    plain = next((label for label in labels if label.method == "source"), None)
     grid = []
     for column, numbers in columns:
-        values = [numbers(label) for label in first.labels]
-        source = values[first.labels.index(first.source)].mean if first.source else None
+        values = [numbers(label) for label in labels]
+        source = values[labels.index(plain)].mean if plain else None
         grid.append(ranked([_against(value, source) for value in values], column.digits))
     rows = tuple(
-        Row(str(label), label.method, tuple(column[place] for column in grid))
-        for place, label in enumerate(first.labels)
+        Row(str(label), label.method, tuple(column[place] for column in grid)) for place, label in enumerate(labels)
     )
     return Table(
         title=title,
@@ -198,6 +200,7 @@ def _measure(name: str, scale: float = 1.0) -> Callable[[list[Cell]], float | No
     return _average(pick)
 
 
+_DIFFUSION = Column("Diff.", digits=0, full="diffusion steps, with their gradient, over the images of one stream")
 _MEASURES: list[tuple[Column, Callable[[list[Cell]], float | None]]] = [
     (Column("Cells", digits=0, full="cells that the averages are over"), lambda cells: float(len(cells))),
     (Column("Top-1 %"), _average(lambda cell: cell.top1)),
@@ -207,6 +210,7 @@ _MEASURES: list[tuple[Column, Callable[[list[Cell]], float | None]]] = [
     (Column("Selected %", full="share of the images that taught"), _measure("selected", 100)),
     (Column("Forw.", digits=0, full="forward passes over one stream"), _measure("forwards")),
     (Column("Backw.", digits=0, full="backward passes over one stream"), _measure("backwards")),
+    (_DIFFUSION, _measure("diffusion_steps")),
     (Column("Resets", full="how often a guard set the stream back"), _measure("resets")),
     (Column("Seconds", full="for one stream"), _average(lambda cell: cell.seconds)),
     (Column("MiB", digits=0, full="most memory in use"), _average(lambda cell: cell.memory)),
@@ -215,15 +219,17 @@ _MEASURES: list[tuple[Column, Callable[[list[Cell]], float | None]]] = [
 
 def _measures(comparison: Comparison) -> Table:
     """The other measures, averaged over all cells of a method (corruptions and seeds)."""
+    diffusing = any(cell.measures["diffusion_steps"] for cell in comparison.cells)
+    measures = [(column, over) for column, over in _MEASURES if diffusing or column is not _DIFFUSION]
     rows = [
-        Row(str(label), label.method, tuple(Value(mean=over(cells), seeds=len(cells)) for _, over in _MEASURES))
+        Row(str(label), label.method, tuple(Value(mean=over(cells), seeds=len(cells)) for _, over in measures))
         for label, cells in comparison.by_label.items()
     ]
     return Table(
         title=f"{comparison.setting}: {comparison.model_name}{comparison.at_severity}. Other measures, averaged over cells",
         kind="measures",
         section=comparison.setting,
-        columns=tuple(column for column, _ in _MEASURES),
+        columns=tuple(column for column, _ in measures),
         rows=tuple(rows),
         notes=tuple(_notes([comparison])),
         stand_in=comparison.stand_in,

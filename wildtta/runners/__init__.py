@@ -6,6 +6,7 @@
 | `sparing` | no backward for what does not teach | on a CPU, and for large batches of which little is selected |
 | `captured` | one CUDA graph a step | on a GPU, most of all at small batches |
 | `compiled` | the step as one compiled graph | for long streams of one shape |
+| `distributed` | one stream over several processes | under `torchrun`, for batches too large for one device |
 | `auto` | `captured` on CUDA, `sparing` elsewhere | when in doubt |
 """
 
@@ -16,10 +17,11 @@ from wildtta.network import Network
 from wildtta.runners.auto import Auto
 from wildtta.runners.captured import Captured
 from wildtta.runners.compiled import Compiled
+from wildtta.runners.distributed import Distributed
 from wildtta.runners.eager import Eager
 from wildtta.runners.sparing import Sparing
 
-__all__ = ["Auto", "Captured", "Compiled", "Eager", "Sparing", "make_runner"]
+__all__ = ["Auto", "Captured", "Compiled", "Distributed", "Eager", "Sparing", "make_runner"]
 
 _RUNNERS: dict[str, type[Eager]] = {
     "eager": Eager,
@@ -27,6 +29,7 @@ _RUNNERS: dict[str, type[Eager]] = {
     "captured": Captured,
     "compiled": Compiled,
     "auto": Auto,
+    "distributed": Distributed,
 }
 
 

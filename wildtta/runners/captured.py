@@ -69,7 +69,9 @@ class Captured(Eager):
         return state, Outcome(*(part.clone() for part in found.outcome))
 
     def _possible(self, kind: Any, images: Tensor) -> bool:
-        if images.device.type != "cuda":
+        if not getattr(self.method, "capturable", True):
+            self.reason = "the step is a loop over images, each with passes of its own, and would be a graph for each"
+        elif images.device.type != "cuda":
             self.reason = f"CUDA graphs need a CUDA device, and the images are on {images.device}"
         elif len(self._graphs) >= _MOST and kind not in self._graphs:
             self.reason = f"batches come in more than {_MOST} shapes; those met first are captured"

@@ -56,6 +56,7 @@ class Cohort:
         self._follows: list[Variant] = []
         self.state = tree.map(lambda leaf: leaf[None][:0], variant.method.init(network))
         self.prepare()
+        self._runner(variant.method, 1)
 
     def prepare(self) -> None:
         """Anything that depends on the variants, or on where the tensors are, is made anew."""

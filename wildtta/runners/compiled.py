@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wildtta.core import tree
 from wildtta.core.guards import Outcome
-from wildtta.core.method import Loss, Method
+from wildtta.core.method import LossFunction, Method
 from wildtta.core.tree import State
 from wildtta.network import Network
 from wildtta.runners.eager import Eager, kind_of
@@ -89,7 +89,7 @@ class Compiled(Eager):
         self.__init__(state["method"], state["network"])  # type: ignore[misc]
 
 
-def _differentiate(loss: Loss, theta: Tensor) -> tuple[Tensor, State]:
+def _differentiate(loss: LossFunction, theta: Tensor) -> tuple[Tensor, State]:
     """The gradient as a transform, which the compiler can look into."""
     gradient, (_, rest) = torch.func.grad_and_value(loss, has_aux=True)(theta)
     return gradient, rest

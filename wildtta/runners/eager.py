@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wildtta.core.guards import Outcome
-from wildtta.core.method import Loss, Method
+from wildtta.core.method import LossFunction, Method
 from wildtta.core.tree import State
 from wildtta.network import Network
 
@@ -16,7 +16,13 @@ __all__ = ["Eager", "differentiate", "kind_of"]
 
 
 class Eager:
-    """Runs a step as it is written."""
+    """Runs a step as it is written.
+
+    Attributes:
+        empty_batches: whether a batch may have no image.
+    """
+
+    empty_batches = False
 
     def __init__(self, method: Method, network: Network) -> None:
         self.method, self.network = method, network
@@ -35,7 +41,7 @@ def kind_of(images: Tensor) -> Any:
     return tuple(images.shape), images.stride(), images.dtype, autocast
 
 
-def differentiate(loss: Loss, theta: Tensor) -> tuple[Tensor, State]:
+def differentiate(loss: LossFunction, theta: Tensor) -> tuple[Tensor, State]:
     """The gradient of a loss at θ, and what else was computed on the way."""
     with torch.enable_grad():
         theta = theta.detach().requires_grad_()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wildtta.core.guards import Outcome
-from wildtta.core.method import Batch, Loss, Method
+from wildtta.core.method import Batch, Loss, LossFunction, Method
 from wildtta.core.tree import State
 from wildtta.network import Network
 from wildtta.runners.costs import Costs, mark
@@ -73,7 +73,9 @@ class _Step:
         self.places: Tensor | None = None  # where (None: everywhere),
         self.rest: State = {}  # and what else it gave
 
-    def __call__(self, loss: Loss, theta: Tensor) -> tuple[Tensor, State]:
+    def __call__(self, loss: LossFunction, theta: Tensor) -> tuple[Tensor, State]:
+        if not isinstance(loss, Loss):
+            return differentiate(loss, theta)
         if self.mask is not None and loss.batch.within is self.mask:
             return self._again(loss, theta)
         return self._first(loss, theta)

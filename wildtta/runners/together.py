@@ -10,20 +10,19 @@ Losses, selections, updates and guards are vmapped as they are; the network runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wildtta.core import tree
 from wildtta.core.guards import Outcome
 from wildtta.core.method import Differentiate, Method
 from wildtta.core.tree import State
+from wildtta.core.vmapping import vmapped
 from wildtta.network import Network
 from wildtta.runners.flat import Flat, beneath, fits
 from wildtta.runners.settings import swapped
@@ -71,7 +70,7 @@ class Together:
             with swapped(self.method, state.get(SETTINGS, {})):
                 return one(view, {name: part for name, part in state.items() if name != SETTINGS}, images)
 
-        with _plain_attention(everywhere=not flat):
+        with vmapped(fused=flat):
             return vmap(with_settings)(state, images)
 
     def _is_flat(self, network: Network, images: Tensor) -> bool:
@@ -79,7 +78,7 @@ class Together:
             return False
         kind = (images.shape[2:], images.dtype, images.device)
         if kind not in self._flat:
-            with _plain_attention(everywhere=False):
+            with vmapped(fused=True):
                 self._flat[kind] = fits(network, self.method.layout, *kind[:2])
         return self._flat[kind]
 
@@ -99,21 +98,6 @@ def _differentiate(loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Ten
         (theta,) = beneath(leaf, theta)
         loss, rest = loss_of(theta)
         return beneath(gradient, loss, theta)[0], rest
-
-
-@contextmanager
-def _plain_attention(*, everywhere: bool) -> Iterator[None]:
-    """Without what knows nothing of streams: nn.MultiheadAttention's fast path and, under vmap, the fused attention kernels."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        if everywhere:
-            with sdpa_kernel(SDPBackend.MATH):
-                yield
-        else:
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def mixes_images(module: torch.nn.Module) -> bool:

@@ -1,0 +1,198 @@
+"""Every study, on tiny settings: its files, its page, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+import xml.etree.ElementTree as ET
+
+import pytest
+from PIL import Image
+from small_studies import choice, numbers, place, summary
+
+from wildtta import files, methods
+from wildtta.bench import store
+from wildtta.bench.store import RunError
+from wildtta.studies import STUDIES, Bench, TimeOverError, run_studies
+from wildtta.studies import study as study_module
+from wildtta.studies.study import csv_text
+
+NAMES = list(STUDIES)
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory):
+    return place(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def done(where, tmp_path_factory):
+    """All studies, carried out once."""
+    folder = tmp_path_factory.mktemp("studies") / "run"
+    bench = Bench(choice(where), folder)
+    page = run_studies(NAMES, bench)
+    assert bench.failures == {}
+    return folder, page.read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files(done, name):
+    folder, page = done
+    found = summary(folder, name)
+    assert found["study"] == name
+    assert found["rows"]
+    assert found["made"]["failures"] == {}
+    assert found["made"]["command"].startswith(f"wildtta study {name} --out ")
+    rows = list(csv.DictReader(io.StringIO((folder / name / f"{name}.csv").read_text())))
+    assert len(rows) == len(found["rows"])
+    for row, entry in zip(rows, found["rows"], strict=True):
+        assert all(row[key] == ("" if value is None else str(value)) for key, value in entry.items()
+                   if not isinstance(value, list | dict | float))  # fmt: skip
+    pictures = STUDIES[name].pictures(found)
+    assert pictures
+    for each in pictures:
+        assert ET.parse(folder / name / f"{each}.svg").getroot().tag.endswith("svg")
+        with Image.open(folder / name / f"{each}.png") as image:
+            assert min(image.size) > 200
+            assert len(image.convert("L").getcolors() or range(999)) > 8, "nothing is drawn"
+    assert f'id="study-{name}"' in page
+    part = page.partition(f'id="study-{name}"')[2].partition("</section>")[0]
+    assert part.count("<figure>") == len(pictures)
+    assert part.count("<table>") >= len(STUDIES[name].tables(found))
+    assert STUDIES[name].findings(found)
+    for grid in STUDIES[name].tables(found):
+        assert all(len(row) == len(grid.columns) for row in grid.rows)
+
+
+def test_the_page_needs_nothing_but_itself(done):
+    _, page = done
+    assert not re.search(r'(src|href)="(?!#|data:)', page)
+    assert "#0200" not in page, "a colour was left that is not the page's"
+    assert "nan" not in re.sub(r"<[^>]*>", "", page).lower().split()
+
+
+def test_nothing_is_run_again(done, where, monkeypatch):
+    folder, _ = done
+    bench = Bench(choice(where), folder, until=time.monotonic() - 1)
+    names = ["bounds", "cost", "stability"]
+    before = {name: numbers(summary(folder, name)) for name in names}
+    run_studies(names, bench)
+    assert {name: numbers(summary(folder, name)) for name in names} == before
+
+
+def test_the_studies_own_methods_are_gone_afterwards(done):
+    assert not any(name.startswith(("component", "entropy-in")) for name in methods())
+
+
+class Killed(BaseException):
+    """No handler of errors sees it, and nothing is cleaned up."""
+
+
+@pytest.mark.parametrize("name", ["sensitivity", "features", "consistency"])
+def test_killed_at_every_file_that_it_writes(done, where, tmp_path, monkeypatch, name):
+    folder, _ = done
+    put, calls = files.put, 0
+
+    def dies(path, data):
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            put(path, data)
+        if calls % 3 != 1:
+            (path.parent / f".{calls}.partial").write_bytes(data[: len(data) // 2])
+            raise Killed
+
+    for module in (files, store, study_module):
+        monkeypatch.setattr(module, "put", dies)
+    kills = 0
+    while True:
+        try:
+            with (bench := Bench(choice(where), tmp_path / "run")).at_work():
+                study_module.carry_out(STUDIES[name], bench)
+            break
+        except Killed:
+            kills += 1
+            assert kills < 200
+    assert kills > 3
+    assert numbers(summary(tmp_path / "run", name)) == numbers(summary(folder, name))
+    assert (tmp_path / "run" / name / f"{name}.csv").read_text() == (folder / name / f"{name}.csv").read_text()
+
+
+def test_out_of_time(where, tmp_path):
+    bench = Bench(choice(where), tmp_path / "run", until=time.monotonic() - 1)
+    with pytest.raises(TimeOverError):
+        run_studies(["bounds"], bench)
+    assert not (tmp_path / "run" / "bounds" / "summary.json").exists()
+
+
+def test_a_stream_that_fails_costs_no_other(where, tmp_path, monkeypatch):
+    from wildtta.bench.work import Workshop
+
+    run = Workshop.run
+
+    def fails(self, family, progress):
+        if family[0].method == "deyo":
+            raise RuntimeError("no patience")
+        run(self, family, progress)
+
+    monkeypatch.setattr(Workshop, "run", fails)
+    bench = Bench(choice(where, kinds=["fog"]), tmp_path / "run")
+    page = run_studies(["sensitivity"], bench).read_text()
+    assert [reason for reason in bench.failures.values()] == ["RuntimeError: no patience"]
+    assert "no patience" in page
+    found = summary(tmp_path / "run", "sensitivity")
+    assert {row["method"] for row in found["rows"]} == {"recap", "source", "tent", "eta", "sar"}
+
+
+def test_a_damaged_summary_is_named(done, tmp_path):
+    folder, _ = done
+    (tmp_path / "bounds").mkdir()
+    path = tmp_path / "bounds" / "summary.json"
+    for damage in ((folder / "bounds" / "summary.json").read_bytes()[:100], b"[]", b'{"format": 99}'):
+        path.write_bytes(damage)
+        with pytest.raises(RunError, match=re.escape(str(path))):
+            study_module.read_summary(tmp_path / "bounds")
+
+
+def test_rows_of_unlike_names_make_one_table():
+    text = csv_text([{"a": 1, "b": None}, {"a": 0.5, "c": [1, 2]}])
+    assert text == 'a,b,c\n1,,\n0.5,,"[1, 2]"\n'
+
+
+def test_a_report_shows_the_studies_of_its_run(done, where, tmp_path):
+    import shutil
+
+    from wildtta.bench import Config, run
+    from wildtta.report import write_report
+
+    folder, _ = done
+    config = Config(
+        models=where["models"], data=[where["data"]], kinds=["fog"], scenarios=["mild"], methods=["source"], images=8
+    )
+    run(config, tmp_path / "run")
+    assert "study-bounds" not in write_report(tmp_path / "run").read_text()
+    shutil.copytree(folder / "bounds", tmp_path / "run" / "studies" / "bounds")
+    page = write_report(tmp_path / "run").read_text()
+    assert page.count('id="study-bounds"') == 1
+    assert 'href="#study-bounds"' in page
+    assert "study-cost" not in page
+
+
+def test_rates_that_were_tuned_are_used(done, where, tmp_path):
+    folder, _ = done
+    rates = folder / "tune" / "rates.json"
+    chosen = json.loads(rates.read_text())["chosen"]
+    bench = Bench(choice(where, rates=str(rates)), tmp_path / "run")
+    from wildtta.studies import trial
+
+    for row in chosen:
+        one = trial("", row["method"], row["scenario"])
+        assert bench.settings_of(one, row["model"]) == row["settings"]
+    mixed = next(row["settings"] for row in chosen if (row["method"], row["scenario"]) == ("recap", "mixed"))
+    assert bench.settings_of(trial("", "recap", "mild"), where["models"][0]) == mixed
+    assert bench.settings_of(trial("", "recap", "mild", lr="x7"), where["models"][0])["lr"] == "x7"
+    assert bench.settings_of(trial("", "recap", tuned=False), where["models"][0]) == {}
+    assert bench.settings_of(trial("", "source"), where["models"][0]) == {}

@@ -1,0 +1,566 @@
+"""What the studies share: what one is run on, streams and parts that are kept on disk, and numbers put together.
+
+A study asks for *streams* (cells of the benchmark, one file each, shared by all studies of a folder) and for *parts* (small
+JSON files of its own). What is there is read, what is missing is run: so the same call goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import platform
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+import wildtta
+from wildtta.adapter import Adapter
+from wildtta.bench import Cell, Config, plan
+from wildtta.bench.config import ConfigError
+from wildtta.bench.engine import check_device
+from wildtta.bench.plan import Setting, open_settings
+from wildtta.bench.store import FORMAT, Store, write_json
+from wildtta.bench.work import Workshop, precision, prepare_source
+from wildtta.corruptions import CORRUPTIONS
+from wildtta.recipes import methods
+from wildtta.runners.together import mixes_images
+from wildtta.studies.methods import registered
+
+__all__ = [
+    "Bench",
+    "Choice",
+    "Result",
+    "Silent",
+    "Teller",
+    "TimeOverError",
+    "Trial",
+    "average",
+    "mean_of",
+    "rates_from",
+    "rounded",
+]
+
+Result = dict[str, Any]
+"""The content of a stream's file: cell, result, measured, provenance."""
+
+
+class TimeOverError(Exception):
+    """The time given is over; what is done is kept."""
+
+
+class Teller(Protocol):
+    """Is told what a study does."""
+
+    def begin(self, what: str, runs: int) -> None:
+        """So many runs are to be made for this."""
+        ...
+
+    def progress(self, text: str) -> None:
+        """What is going on."""
+        ...
+
+    def done(self, runs: int) -> None:
+        """So many of them are on disk."""
+        ...
+
+    def failed(self, what: str, reason: str) -> None:
+        """Why one has no result; the others go on."""
+        ...
+
+
+class Silent:
+    """A teller that keeps it to itself."""
+
+    def begin(self, what: str, runs: int) -> None: ...
+
+    def progress(self, text: str) -> None: ...
+
+    def done(self, runs: int) -> None: ...
+
+    def failed(self, what: str, reason: str) -> None: ...
+
+
+@dataclass
+class Choice:
+    """What a study is run on. None: what the study itself takes, which is less for the embedded set.
+
+    Attributes:
+        models, data: as `wildtta.models.load_model` and `wildtta.data.open_data` take them.
+        kinds: corruptions. severity: theirs.
+        images: at most so many of each corruption.
+        seeds: of the order of images, and of the methods' random numbers.
+        lr: the learning rate of all methods, as a multiple of the published one.
+        rates: a file that `wildtta study tune` wrote: settings by model, scenario and method, which go before `lr`.
+        scale: "small" or "full".
+        calibration: how many source images Σ is estimated on.
+        together: streams that go side by side in one batch, on a GPU.
+    """
+
+    models: list[str] | None = None
+    data: str = "glyphs"
+    kinds: list[str] | None = None
+    severity: int = 5
+    images: int | None = None
+    seeds: list[int] | None = None
+    lr: str | None = None
+    rates: str | None = None
+    scale: str | None = None
+    calibration: int = 500
+    weights: str | None = None
+    statistics: str = "own"
+    source: str | None = None
+    device: str = "cpu"
+    precision: str = "float32"
+    threads: int = 1
+    together: int = 16
+
+    def __post_init__(self) -> None:
+        if self.models is None:
+            if self.data != "glyphs":
+                raise ConfigError("say which models: --models timm:NAME, file.py:function, …")
+            self.models = ["glyph-vit"]
+        if self.scale is None:
+            self.scale = "small" if self.data == "glyphs" else "full"
+        if self.scale not in ("small", "full"):
+            raise ConfigError(f"scale is small or full, but {self.scale!r} was given")
+        if self.lr is None:
+            self.lr = "x30" if self.data == "glyphs" else "x1"
+        multiple(self.lr)
+        for name in ("images", "calibration", "threads", "together"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, but is {value}")
+
+    @property
+    def small(self) -> bool:
+        return self.scale == "small"
+
+    def command(self, study: str, out: Path | str) -> str:
+        """The command line that runs this."""
+        words = ["wildtta", "study", study, "--out", str(out)]
+        usual = Choice() if self.data == "glyphs" else Choice(data=self.data, models=[])
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if value == getattr(usual, entry.name) and entry.name != "data":
+                continue
+            if entry.name == "data" and value == "glyphs":
+                continue
+            words += [f"--{entry.name}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+        return shlex.join(words)
+
+
+def multiple(lr: str) -> float:
+    """The factor of a learning rate that is written as a multiple, such as "x3"."""
+    try:
+        factor = float(lr.removeprefix("x"))
+    except ValueError:
+        factor = math.nan
+    if not lr.startswith("x") or not 0 < factor < math.inf:
+        raise ConfigError(f'lr must be a multiple of the published learning rate, such as "x3", but is {lr!r}')
+    return factor
+
+
+def times(lr: str, factor: float) -> str:
+    """
+    >>> times("x30", 0.1)
+    'x3'
+    """
+    return f"x{multiple(lr) * factor:.6g}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to adapt, to be tried on every model, corruption and seed of a study.
+
+    Attributes:
+        label: what it is called in tables and figures.
+        settings: hyper-parameters, over those that the study's choice gives.
+        tuned: whether the learning rate (and what else was tuned) is the choice's own where `settings` gives none.
+    """
+
+    label: str
+    method: str
+    scenario: str = "shift"
+    settings: tuple[tuple[str, Any], ...] = ()
+    guard: str | None = None
+    batch: int | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    tuned: bool = True
+
+
+def trial(
+    label: str,
+    method: str,
+    scenario: str = "shift",
+    *,
+    guard: str | None = None,
+    batch: int | None = None,
+    tuned: bool = True,
+    **settings: Any,
+) -> Trial:
+    """A trial whose hyper-parameters are given by name."""
+    return Trial(label, method, scenario, tuple(settings.items()), guard, batch, tuned=tuned)
+
+
+class Bench:
+    """Runs what studies ask for, and keeps it: streams in FOLDER/streams, parts in FOLDER/STUDY/parts.
+
+    Args:
+        choice: what it is run on.
+        folder: for the results of all studies.
+        until: the moment (of `time.monotonic`) after which nothing more is begun.
+    """
+
+    def __init__(
+        self, choice: Choice, folder: Path | str, teller: Teller | None = None, until: float = math.inf
+    ) -> None:
+        self.choice, self.folder, self.until = choice, Path(folder), until
+        self.teller = teller or Silent()
+        check_device(choice.device)
+        self.store = Store(self.folder / "streams")
+        self.failures: dict[str, str] = {}
+        self._rates = rates_from(Path(choice.rates)) if choice.rates else {}
+        self._settings: dict[str, Setting] = {}
+        self._used: dict[str, Result] = {}
+        self._workshop = Workshop(self.store)
+
+    # -- what it is run on ---------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.choice.device)
+
+    @property
+    def models(self) -> list[str]:
+        assert self.choice.models is not None
+        return self.choice.models
+
+    def setting(self, model: str) -> Setting:
+        if model not in self._settings:
+            found = open_settings(self._config([model]))
+            self._settings[model] = found[model, self.choice.data]
+        return self._settings[model]
+
+    @property
+    def stand_in(self) -> bool:
+        found = self.setting(self.models[0])
+        return found.model.stand_in or found.data.stand_in
+
+    def kinds(self, few: Sequence[str], *, all_of: Sequence[str] = CORRUPTIONS) -> list[str]:
+        """The corruptions that were asked for; else a few where the scale is small, and all otherwise."""
+        if self.choice.kinds is not None:
+            return self.choice.kinds
+        offered = self.setting(self.models[0]).data.kinds
+        found = [kind for kind in (few if self.choice.small else all_of) if kind in offered]
+        return found or list(offered)
+
+    def images(self, small: int, full: int | None = None) -> int | None:
+        return self.choice.images or (small if self.choice.small else full)
+
+    def seeds(self, small: int = 1, full: int = 3) -> list[int]:
+        if self.choice.seeds is not None:
+            return self.choice.seeds
+        return list(range(2023, 2023 + (small if self.choice.small else full)))
+
+    def name_of(self, model: str) -> str:
+        return self.setting(model).model.name
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def streams(
+        self,
+        trials: Iterable[Trial],
+        kinds: Sequence[str],
+        *,
+        models: Sequence[str] | None = None,
+        images: int | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> list[tuple[Trial, str, Result]]:
+        """(trial, model, result) for every trial, model, corruption and seed that has one; what is missing is run first."""
+        asked: list[tuple[Trial, str, Cell]] = []
+        settings = {(model, self.choice.data): self.setting(model) for model in models or self.models}
+        for one in trials:
+            for model in models or self.models:
+                config = self._config([model], one, kinds, images, seeds or self.seeds())
+                asked += [(one, model, cell) for cell in plan(config, settings)]
+        cells = list(dict.fromkeys(cell for _, _, cell in asked))
+        missing = [family for family in self._families(cells, settings) if any(self._read(c) is None for c in family)]
+        if missing:
+            prepare_source(self.store, [cell for family in missing for cell in family], settings)
+            self.teller.begin("streams", sum(map(len, missing)))
+        for family in missing:
+            self._run(family)
+        found = [(one, model, self._read(cell)) for one, model, cell in asked]
+        self._used |= {cell.name: result for (_, _, cell), (_, _, result) in zip(asked, found, strict=True) if result}
+        return [(one, model, result) for one, model, result in found if result is not None]
+
+    def _families(self, cells: list[Cell], settings: dict[tuple[str, str], Setting]) -> list[tuple[Cell, ...]]:
+        """Which cells run together: streams of single images as a fleet, and on a GPU those of whole batches, too.
+
+        They may differ in their images, their seeds, and in the values of hyper-parameters: a sweep is a fleet.
+        """
+        mixing = {key: mixes_images(setting.model.network) for key, setting in settings.items()}
+        found: dict[Any, list[Cell]] = {}
+        for cell in cells:
+            alone = mixing[cell.model, cell.data] or (cell.batch > 1 and self.device.type != "cuda")
+            names = tuple((name, None) for name, _ in cell.settings)
+            alike = replace(cell, domains=(), kind="", seed=0, settings=names)
+            found.setdefault(cell if alone else alike, []).append(cell)
+        size = {1: 4 * self.choice.together}
+        parts = []
+        for group in found.values():
+            most = size.get(group[0].batch, self.choice.together)
+            parts += [tuple(group[at : at + most]) for at in range(0, len(group), most)]
+        return parts
+
+    def _run(self, family: tuple[Cell, ...]) -> None:
+        """A family; where it fails as a fleet, its cells one by one, so that what is wrong with one costs no other."""
+        self._hurry()
+        first = family[0]
+        self.teller.progress(f"{first.model} {first.scenario} {first.kind if len(family) == 1 else ''} {first.method}")
+        try:
+            self._workshop.run(family, lambda *_: None)
+        except Exception as error:
+            if len(family) > 1:
+                for cell in family:
+                    if self._read(cell) is None:
+                        self._run((cell,))
+                return
+            self.failures[first.name] = f"{type(error).__name__}: {error}"
+            self.teller.failed(first.name, self.failures[first.name])
+        self.teller.done(len(family))
+
+    def _read(self, cell: Cell) -> Result | None:
+        return self.store.read(cell.name)
+
+    def _config(
+        self,
+        models: list[str],
+        one: Trial | None = None,
+        kinds: Sequence[str] = (),
+        images: int | None = None,
+        seeds: Sequence[int] = (0,),
+    ) -> Config:
+        choice, one = self.choice, one or Trial("", "source")
+        options = {f"{one.scenario}.{name}": value for name, value in one.options}
+        if one.scenario == "shift":
+            options = {"shift.repeats": False} | options
+        return Config(
+            models=models,
+            data=[choice.data],
+            kinds=list(kinds),
+            severities=[choice.severity],
+            scenarios=[one.scenario],
+            methods=[one.method],
+            guards=[one.guard or "none"],
+            seeds=list(seeds),
+            images=images,
+            batch=one.batch,
+            options=options,
+            settings=self.settings_of(one, models[0]),
+            calibration=choice.calibration,
+            weights=choice.weights,
+            statistics=choice.statistics,
+            source=choice.source,
+            device=choice.device,
+            precision=choice.precision,
+            threads=choice.threads,
+        )
+
+    def settings_of(self, one: Trial, model: str) -> dict[str, Any]:
+        """The hyper-parameters of a trial: its own, then what was tuned, then the choice's learning rate."""
+        takes = methods()[one.method].hyperparameters
+        own = dict(one.settings)
+        found = self.rate(model, one.scenario, one.method) if one.tuned else {}
+        return {name: value for name, value in (found | own).items() if name in takes}
+
+    def rate(self, model: str, scenario: str, method: str) -> dict[str, Any]:
+        """What was tuned for a method; for a scenario that was not, the mixed stream's; else the choice's learning rate."""
+        for place in (scenario, "mixed"):
+            if (found := self._rates.get((model, place, method))) is not None:
+                return dict(found)
+        return {"lr": self.choice.lr}
+
+    # -- looking closer than a stream's result does --------------------------------------------------------------------
+
+    def follow(
+        self,
+        one: Trial,
+        model: str,
+        kind: str,
+        *,
+        images: int | None,
+        seed: int,
+        points: int,
+        look: Callable[[Adapter, int], None],
+    ) -> None:
+        """Run one stream and call `look(adapter, images seen)` before it, at `points` even moments, and at its end."""
+        self._hurry()
+        config = self._config([model], one, [kind], images, [seed])
+        (cell,) = plan(config, {(model, self.choice.data): self.setting(model)})
+        prepare_source(self.store, [cell], {(model, self.choice.data): self.setting(model)})
+        torch.set_num_threads(self.choice.threads)
+        with precision(self.choice.precision, self.device):
+            setting, adapter, batches, length = self._workshop.open(cell)
+            moments = [round(length * point / points) for point in range(points + 1)]
+            seen = 0
+            look(adapter, seen)
+            due = 1
+            for images_, _, _ in batches:
+                adapter(setting.model.preprocessing.normalise(images_))
+                seen += len(images_)
+                if due <= points and seen >= moments[due]:
+                    while due <= points and seen >= moments[due]:
+                        due += 1
+                    look(adapter, seen)
+
+    def adapter(self, one: Trial, model: str) -> Adapter:
+        """A fresh adapter."""
+        config = self._config([model], one, self.kinds(CORRUPTIONS[:1])[:1], 1, [0])
+        key = {(model, self.choice.data): self.setting(model)}
+        cell = plan(config, key)[0]
+        prepare_source(self.store, [cell], key)
+        return self._workshop.open(cell)[1]
+
+    def probe(self, model: str, kind: str, count: int, classes: int | None = None) -> tuple[Tensor, Tensor]:
+        """A fixed random part of a domain, normalised and on the device, and its labels; of the first so many classes."""
+        setting = self.setting(model)
+        domain = setting.data.domain(kind, 0 if setting.data.severities == (0,) else self.choice.severity)
+        order = torch.randperm(len(domain), generator=torch.Generator().manual_seed(1))
+        if classes is not None:
+            order = order[domain.labels[order] < classes]
+        numbers = order[:count]
+        images, readable = domain.read(numbers, self.device)
+        return setting.model.preprocessing.normalise(images), domain.labels[numbers[readable.cpu()]]
+
+    def source(self, model: str, count: int) -> Tensor:
+        """Source images, normalised and on the device."""
+        setting = self.setting(model)
+        images = setting.data.source(count)
+        if images is None:
+            raise ConfigError(f"{self.choice.data} has no uncorrupted source images; say where they lie with --source")
+        return setting.model.preprocessing.normalise(images.to(self.device))
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def part(
+        self, study: str, name: str, about: dict[str, Any], compute: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """A study's own sub-run: read where it is done, else computed and written whole. `about`: what it depends on."""
+        choice = {key: value for key, value in dataclasses.asdict(self.choice).items() if key not in _ELSEWHERE}
+        digest = hashlib.sha256(json.dumps([choice, about], sort_keys=True).encode()).hexdigest()[:10]
+        path = self.folder / study / "parts" / f"{name.replace('/', '_').replace(' ', '_')}__{digest}.json"
+        try:
+            found = json.loads(path.read_text())
+            if isinstance(found, dict) and found.get("format") == FORMAT:
+                return dict(found["content"])
+        except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError):
+            pass
+        self._hurry()
+        self.teller.begin(study, 1)
+        self.teller.progress(name)
+        torch.set_num_threads(self.choice.threads)
+        with precision(self.choice.precision, self.device):
+            content = compute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"format": FORMAT, "about": about, "content": content})
+        self.teller.done(1)
+        # as it will be read
+        return dict(json.loads(path.read_text())["content"])
+
+    def _hurry(self) -> None:
+        if time.monotonic() > self.until:
+            raise TimeOverError
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """One process at a time works on a folder."""
+        self.store.prepare()
+        with self.store.locked(), registered():
+            self._write_plan()
+            yield
+            self._write_plan()
+
+    def _write_plan(self) -> None:
+        """What makes the folder of streams one that `wildtta report` reads."""
+        self.store.write_plan(
+            {
+                "command": self.choice.command("all", self.folder),
+                "config": dataclasses.asdict(self.choice),
+                "cells": self.store.finished(),
+                "stand_in": self.stand_in,
+            }
+        )
+
+    def made(self, study: str, out: Path | str) -> dict[str, Any]:
+        """How the numbers came to be, for a summary."""
+        device = self.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "cpu")
+        return {
+            "command": self.choice.command(study, out),
+            "wildtta": wildtta.__version__,
+            "torch": torch.__version__,
+            "device": f"{device.type} ({name})",
+            "precision": self.choice.precision,
+            "threads": self.choice.threads,
+            "models": {self.name_of(model): self.setting(model).model.digest() for model in self.models},
+            "data": self.choice.data.partition(":")[0],
+            "severity": self.choice.severity,
+            "lr": self.choice.lr,
+            "rates": Path(self.choice.rates).name if self.choice.rates else None,
+            "stand_in": self.stand_in,
+            "failures": self.failures,
+        }
+
+
+_ELSEWHERE = ("models", "kinds", "seeds", "images", "together")
+"""Entries of a choice that a part names in `about`, if it depends on them."""
+
+
+def rates_from(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """What `wildtta study tune` chose, by model, scenario and method."""
+    try:
+        content = json.loads(path.read_text())
+        return {(row["model"], row["scenario"], row["method"]): dict(row["settings"]) for row in content["chosen"]}
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no file of learning rates {path}; `wildtta study tune` writes one") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not a file that `wildtta study tune` wrote: {error!r}") from error
+
+
+def mean_of(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def average(results: Iterable[Result], what: str = "top1") -> dict[str, Any]:
+    """The mean over corruptions, and then over seeds, with the deviation over seeds (n − 1; None for one seed)."""
+    by_seed: dict[int, list[float]] = {}
+    for result in results:
+        by_seed.setdefault(result["cell"]["seed"], []).append(float(result["result"][what]))
+    means = [mean_of(values) for values in by_seed.values()]
+    count = {len(values) for values in by_seed.values()}
+    spread = None
+    if len(means) > 1:
+        spread = math.sqrt(sum((value - mean_of(means)) ** 2 for value in means) / (len(means) - 1))
+    return {
+        "mean": rounded(mean_of(means)),
+        "std": None if spread is None else rounded(spread),
+        "seeds": len(means),
+        "streams": sum(map(len, by_seed.values())),
+        "even": len(count) <= 1,
+    }
+
+
+def rounded(value: float | Tensor, digits: int = 4) -> float | None:
+    """For a file: a few digits, and None for what is no number."""
+    value = float(value)
+    return round(value, digits) if math.isfinite(value) else None
