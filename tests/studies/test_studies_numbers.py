@@ -16,8 +16,8 @@ from wildtta.network import Network
 from wildtta.studies import Bench, Choice, trial
 from wildtta.studies.base import average, multiple, rates_from, times
 from wildtta.studies.bounds import chain
+from wildtta.studies.clock import in_turn
 from wildtta.studies.consistency import consistency_of
-from wildtta.studies.cost import interleaved
 from wildtta.studies.features import separation
 from wildtta.studies.grid import Grid
 from wildtta.studies.methods import (
@@ -268,17 +268,13 @@ def test_separation_of_clusters():
 def test_all_take_turns():
     calls = []
 
-    class Fake:
-        def __init__(self, name):
-            self.name = name
+    def work(name, size):
+        calls.append(name)
+        torch.randn(size, size) @ torch.randn(size, size)
 
-        def __call__(self, images):
-            calls.append(self.name)
-
-    found = interleaved({"a": Fake("a"), "b": Fake("b")}, torch.zeros(1), rounds=3)
-    assert calls == ["a", "b"] * 5
-    assert set(found) == {"a", "b"}
-    assert all(seconds > 0 for seconds in found.values())
+    found = in_turn({"small": lambda: work("small", 10), "large": lambda: work("large", 500)}, 3, torch.device("cpu"))
+    assert calls == ["small", "large"] * 5
+    assert 0 <= found["small"] < found["large"]
 
 
 def test_multiples():

@@ -134,7 +134,7 @@ class Choice:
         if self.scale not in ("small", "full"):
             raise ConfigError(f"scale is small or full, but {self.scale!r} was given")
         if self.lr is None:
-            self.lr = "x30" if self.data == "glyphs" else "x1"
+            self.lr = "x150" if self.data == "glyphs" else "x1"
         multiple(self.lr)
         for name in ("images", "calibration", "threads", "together"):
             value = getattr(self, name)

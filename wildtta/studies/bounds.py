@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from wildtta.core.regional import Neighbourhood, regional_entropy, regional_inst
 from wildtta.network import Network
 from wildtta.source import Region
 from wildtta.studies.base import Bench, rounded
+from wildtta.studies.clock import in_turn
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, panel
 from wildtta.studies.grid import Grid, number
 from wildtta.studies.regions import Draws
@@ -32,6 +32,7 @@ CERTAIN = 4.0
 def run(bench: Bench) -> Summary:
     kinds = bench.kinds(("clean", "fog", "glass_blur"), all_of=("clean", "gaussian_noise", "defocus_blur", "contrast"))
     count = bench.images(96, 500) or 500
+    rounds = 7 if bench.choice.small else 15
     rows: list[dict[str, Any]] = []
     points: list[dict[str, Any]] = []
     for model in bench.models:
@@ -51,8 +52,8 @@ def run(bench: Bench) -> Summary:
         found = bench.part(
             "bounds",
             f"{name}-cost",
-            {"model": model, "kind": kinds[-1]},
-            partial(_cost, bench, model, kinds[-1]),
+            {"model": model, "kind": kinds[-1], "rounds": rounds},
+            partial(_cost, bench, model, kinds[-1], rounds),
         )
         rows += [{"what": "cost", "model": name, **row} for row in found["rows"]]
     return {"rows": rows, "points": points, "kinds": kinds, "images": count, "draws": DRAWS}
@@ -139,7 +140,7 @@ def _rank_correlation(left: Tensor, right: Tensor) -> Tensor:
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 
-def _cost(bench: Bench, model: str, kind: str) -> dict[str, Any]:
+def _cost(bench: Bench, model: str, kind: str, rounds: int) -> dict[str, Any]:
     """Time of objective and gradient for a batch of features, and how near the gradient is to that of many draws."""
     network, region, logits = _features(bench, model, kind, BATCH)
     weight = network.head[0].float()
@@ -175,7 +176,7 @@ def _cost(bench: Bench, model: str, kind: str) -> dict[str, Any]:
     truth = _gradient(logits, many)
     similar = {"closed form": _closed_similarity(logits, around, truth)}
     similar |= {f"{size}": _mean_similarity(logits, weight, variance, size, truth) for size in sizes}
-    times = _timed(objectives, feature, bench.device, rounds=11 if bench.choice.small else 15)
+    times = _timed(objectives, feature, bench.device, rounds)
     return {
         "rows": [
             {
@@ -229,24 +230,14 @@ def _mean_similarity(logits: Tensor, weight: Tensor, variance: Tensor, size: int
 def _timed(
     objectives: dict[str, Callable[[Tensor], Tensor]], feature: Tensor, device: torch.device, rounds: int
 ) -> dict[str, float]:
-    """The median over rounds in which all take turns, of objective and gradient."""
-    found: dict[str, list[float]] = {name: [] for name in objectives}
-    for turn in range(rounds + 1):
-        for name, objective in objectives.items():
-            z = feature.detach().clone().requires_grad_()
-            _wait(device)
-            begun = time.perf_counter()
-            with torch.enable_grad():
-                torch.autograd.grad(objective(z), z)
-            _wait(device)
-            if turn:
-                found[name].append(time.perf_counter() - begun)
-    return {name: sorted(values)[len(values) // 2] for name, values in found.items()}
+    """Of objective and gradient."""
 
+    def step(objective: Callable[[Tensor], Tensor]) -> None:
+        z = feature.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            torch.autograd.grad(objective(z), z)
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return in_turn({name: partial(step, objective) for name, objective in objectives.items()}, rounds, device)
 
 
 # -- showing it --------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def run(bench: Bench) -> Summary:
             trials += [
                 trial(f"{label}|{factor:g}", method, lr=times(base, factor), tuned=False, **own) for factor in factors
             ]
-        found = bench.streams(trials, kinds, models=[model], images=bench.images(384, 2500))
+        found = bench.streams(trials, kinds, models=[model], images=bench.images(768, 2500))
         for one in trials:
             mine = [result for other, _, result in found if other == one]
             if not mine:
@@ -63,7 +63,7 @@ def run(bench: Bench) -> Summary:
                 **{family: _family(mine, members) for family, members in FAMILIES.items()},
             }
             rows.append(row)
-    return {"rows": rows, "kinds": kinds, "images": bench.images(384, 2500), "seeds": bench.seeds()}
+    return {"rows": rows, "kinds": kinds, "images": bench.images(768, 2500), "seeds": bench.seeds()}
 
 
 def _family(results: list[Result], kinds: tuple[str, ...]) -> float | None:
@@ -119,7 +119,7 @@ def pictures(summary: Summary) -> dict[str, Picture]:
                     axes.axvline(row["mean"], color=ink.line(0), linewidth=style.width, linestyle=(0, style.dashes))
                     axes.annotate(
                         "source",
-                        (row["mean"], len(labels) - 0.45),
+                        (row["mean"], -0.42),
                         color=ink.line(0),
                         fontsize=8.5,
                         ha="right",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 
-import torch
-
-from wildtta.adapter import Adapter
 from wildtta.studies.base import Bench, rounded, trial
+from wildtta.studies.clock import in_turn
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, panel
 from wildtta.studies.grid import Grid, number
 from wildtta.studies.study import Study, Summary
 
-__all__ = ["STUDY", "interleaved"]
+__all__ = ["STUDY"]
 
 METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
 OTHER = {
@@ -35,7 +32,7 @@ def run(bench: Bench) -> Summary:
     small = bench.choice.small
     methods = ("source", "tent", "eta", "sar", "deyo", "recap") if small else METHODS
     batches = (64,) if small else (1, 64)
-    rounds = 5 if small else 15
+    rounds = 7 if small else 15
     rows: list[dict[str, Any]] = []
     for model in bench.models:
         for batch in batches:
@@ -54,7 +51,8 @@ def run(bench: Bench) -> Summary:
 def _measure(bench: Bench, model: str, kind: str, methods: tuple[str, ...], batch: int, rounds: int) -> dict[str, Any]:
     images, _ = bench.probe(model, kind, batch)
     adapters = {method: bench.adapter(trial(method, method, "mild"), model) for method in methods}
-    seconds = interleaved(adapters, images, rounds)
+    steps = {method: partial(adapter, images) for method, adapter in adapters.items()}
+    seconds = in_turn(steps, rounds, bench.device)
     forward, step = seconds["source"], seconds["tent"]
     rows = []
     for method, adapter in adapters.items():
@@ -75,27 +73,6 @@ def _measure(bench: Bench, model: str, kind: str, methods: tuple[str, ...], batc
             }
         )
     return {"rows": rows}
-
-
-def interleaved(adapters: dict[str, Adapter], images: torch.Tensor, rounds: int) -> dict[str, float]:
-    """Seconds a step: the median over rounds in which all take turns, so that a busy moment costs none alone."""
-    found: dict[str, list[float]] = {name: [] for name in adapters}
-    for turn in range(rounds + 2):
-        for name, adapter in adapters.items():
-            if turn < 2:  # the first steps check and prepare
-                adapter(images)
-                continue
-            _wait(images)
-            begun = time.perf_counter()
-            adapter(images)
-            _wait(images)
-            found[name].append(time.perf_counter() - begun)
-    return {name: sorted(values)[len(values) // 2] for name, values in found.items()}
-
-
-def _wait(images: torch.Tensor) -> None:
-    if images.is_cuda:
-        torch.cuda.synchronize(images.device)
 
 
 # -- showing it --------------------------------------------------------------------------------------------------------
@@ -162,7 +139,8 @@ def pictures(summary: Summary) -> dict[str, Picture]:
             (7.2, 0.6 + count * (0.55 + 0.27 * most)),
             "Time of a step",
             draw,
-            f"Time of a step. Medians of {summary['rounds']} rounds in which the methods take turns. Forward is "
+            f"Time of a step. Medians of {summary['rounds']} rounds in which the methods take turns (on a CPU, "
+            "computing time). Forward is "
             "the source model's "
             "time for each forward pass, backward Tent's beyond that, other the rest of a method's own time.",
         )

@@ -71,6 +71,7 @@ def _figure(picture: Picture, themed: bool) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=picture.size, layout="constrained")
+    figure.get_layout_engine().set(wspace=0.06)  # type: ignore[union-attr,call-arg]
     if themed:
         figure.patch.set_visible(False)
     else:

@@ -29,7 +29,7 @@ def run(bench: Bench) -> Summary:
     # one seed of everything before the next seed of anything
     for seed in bench.seeds():
         for scenario in WILD:
-            images = bench.images(48 if scenario == "limited" else 256)
+            images = bench.images(96 if scenario == "limited" else 512)
             trials = [trial(method, method, scenario) for method in methods]
             for one, model, result in bench.streams(trials, kinds, images=images, seeds=[seed]):
                 cell, found = result["cell"], result["result"]
@@ -44,7 +44,7 @@ def run(bench: Bench) -> Summary:
                 }
                 by_kind = found["domains"] if cell["kind"] == "all" else {cell["kind"]: {"top1": found["top1"]}}
                 rows += [{**shared, "kind": kind, "top1": rounded(entry["top1"], 2)} for kind, entry in by_kind.items()]
-    return {"rows": rows, "kinds": kinds, "images": bench.images(256), "seeds": bench.seeds()}
+    return {"rows": rows, "kinds": kinds, "images": bench.images(512), "seeds": bench.seeds()}
 
 
 def _groups(summary: Summary) -> list[tuple[str, str]]:

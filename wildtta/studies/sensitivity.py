@@ -29,7 +29,7 @@ DEFAULTS: dict[str, Any] = {"lam": 0.5, "tau": 1.2}
 
 def run(bench: Bench) -> Summary:
     kinds = bench.kinds(("glass_blur", "fog"))
-    images = bench.images(384, 2500)
+    images = bench.images(768, 2500)
     sweeps = FEW if bench.choice.small else SWEEPS
     values = [(name, value) for name in sweeps for value in sweeps[name]]
     trials = [Trial(f"{name}|{value:g}", "recap", settings=((name, value),)) for name, value in values]

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wildtta.bench.meter import Meter
 from wildtta.corruptions import corrupt
 from wildtta.data.glyphs import Glyphs, glyph_batches
+from wildtta.report.figures import _smoothed
 from wildtta.studies.base import Bench, Result, Trial, mean_of, rounded, times, trial
 from wildtta.studies.draw import Ink, Picture, draw_line, grid_of, legend, line_entry, method_style, panel, shaded
 from wildtta.studies.grid import Grid, number
@@ -41,8 +43,8 @@ FEW = ("shuffled", "ordered", "lr × 10", "ordered, lr × 10", "batch 4")
 def run(bench: Bench) -> Summary:
     small = bench.choice.small
     kinds = bench.kinds(("fog",), all_of=("gaussian_noise", "defocus_blur", "contrast"))
-    images = bench.images(256, 2500)
-    length, seed = (768, 1) if small else (100_000, 3)
+    images = bench.images(512, 2500)
+    length, seed = (2048, 1) if small else (100_000, 3)
     methods = ("tent", "deyo", "recap") if small else METHODS
     rows: list[dict[str, Any]] = []
     for model in bench.models:
@@ -278,7 +280,8 @@ def pictures(summary: Summary) -> dict[str, Picture]:
                         and row["model"] == model
                         and (row["guard"] == guard or row["method"] == "source")
                     ):
-                        draw_line(axes, ink, method_style(row["method"]), row["seen"], row["top1"])
+                        smooth = _smoothed(np.array(row["top1"]), _reach(summary["length"]))
+                        draw_line(axes, ink, method_style(row["method"]), row["seen"], smooth.tolist())
                 axes.locator_params(axis="x", nbins=4)
                 from matplotlib.ticker import StrMethodFormatter
 
@@ -306,6 +309,11 @@ def pictures(summary: Summary) -> dict[str, Picture]:
             "the usual learning rate.",
         ),
     }
+
+
+def _reach(length: int) -> int:
+    """So many points to each side are averaged that chance moves a point of a curve by a percent or two, but not more than 5."""
+    return min(5, round(2000 / (length / 50) / 2))
 
 
 def _fate(cell: dict[str, Any]) -> str:
