@@ -24,6 +24,9 @@ from typing import Any
 from safetensors.torch import load
 from serving import Connection, Server, corrupted, make_streams, npy, request
 
+from wildtta.serve import Settings
+from wildtta.serve.opening import open_model
+
 
 class Stream:
     """What its client knows of a stream."""
@@ -97,6 +100,17 @@ async def _check(server: Server, streams: dict[str, Stream], gone: set[str]) -> 
     return lost
 
 
+def _source(folder: Path) -> tuple[str, ...]:
+    """What the service would otherwise estimate at each of its many starts."""
+    opened = open_model(Settings())
+    flags: tuple[str, ...] = ()
+    for name, found in opened.source.items():
+        path = folder / f"{name}.safetensors"
+        found.save(path)
+        flags += (f"--{name}", str(path))
+    return flags
+
+
 def kills(rounds: int, *, streams: int = 16, images: int = 64, seed: int = 0, longest: float = 2.5) -> dict[str, Any]:
     """Kill a service under load so often; raises where it breaks its word."""
     choice, most = random.Random(seed), 8
@@ -106,8 +120,8 @@ def kills(rounds: int, *, streams: int = 16, images: int = 64, seed: int = 0, lo
     gone: set[str] = set()
     lost: list[int] = []
     answered = 0
-    with tempfile.TemporaryDirectory() as folder:
-        flags = ("--state", folder, "--snapshot-images", str(images), "--max-images", str(most))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as source:
+        flags = ("--state", folder, "--snapshot-images", str(images), "--max-images", str(most), *_source(Path(source)))
 
         async def live(server: Server) -> None:
             nonlocal answered
