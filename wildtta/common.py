@@ -79,6 +79,10 @@ def compose(
     else:
         composed, name = build(network, method, hyperparameters), method
         settings = recipe(method).hyperparameters | hyperparameters
+    if not isinstance(composed, Method):
+        raise TypeError(
+            f"{name!r} must return a wildtta.Method, but returned an object of type {type(composed).__name__}"
+        )
     if guard is not None:
         composed.guards.append(named_guard(guard) if isinstance(guard, str) else guard)
     return Composed(composed, name, settings)
