@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all lint bench studies gpu docs clean
+.PHONY: demo test test-all test-oldest lint bench studies gpu docs package clean
 
 demo: $(READY)
 	$(BIN)/wildtta demo --out runs/demo

@@ -5,7 +5,8 @@
 
 DATA is the folder that benchmarks/tiny_imagenet.py takes. ResNet50-GN, 64 px, batches of 64, contiguous, float32. All take turns
 within each round, on the same batch of the same stream, each with a network of its own that goes on learning; a ratio is the
-median of the ratios within rounds.
+median of the ratios within rounds. "Work" is the time that the process itself ran on its cores, which a busy machine stretches
+far less.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
@@ -31,6 +33,7 @@ from wildtta.bench.speed import Speed, contestants, machine
 from wildtta.bench.timing import in_turn, spread
 from wildtta.corruptions import corrupt
 
+WARM_UP = 4  # the sparing runner learns what passes cost
 BATCH, CORRUPTIONS = 64, ("gaussian_noise", "defocus_blur", "contrast")
 CONTESTANTS = ("recap, eager", "recap, sparing", "sar, eager", "sar, sparing")
 
@@ -76,22 +79,29 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.data is None:
         steps, stream = drawn(arguments.share, arguments.contestants)
     else:
-        steps, stream = real(arguments.data, arguments.contestants, arguments.rounds + 2)
+        steps, stream = real(arguments.data, arguments.contestants, arguments.rounds + WARM_UP)
     streams = {name: cycle(stream) for name in steps}
+
+    work: dict[str, list[float]] = {name: [] for name in steps}
 
     def turn(name: str) -> Callable[[], object]:
         def taken() -> None:
+            start = time.process_time()
             steps[name](next(streams[name]))
+            work[name].append(1000 * (time.process_time() - start))
             print(".", end="", file=sys.stderr, flush=True)
 
         return taken
 
-    times = in_turn({name: turn(name) for name in steps}, arguments.rounds, "cpu")
+    times = in_turn({name: turn(name) for name in steps}, arguments.rounds, "cpu", warm_up=WARM_UP)
     rows = []
     for name, step in steps.items():
         pairs = zip(times[name], times["plain loop: tent"], strict=True)
         row: dict[str, Any] = {"name": name, "ms": [round(value, 1) for value in spread(times[name])]}
         row["ratio"] = [round(value, 4) for value in spread([mine / other for mine, other in pairs])]
+        pairs = zip(work[name][WARM_UP:], work["plain loop: tent"][WARM_UP:], strict=True)
+        row["work"] = [round(value, 1) for value in spread(work[name][WARM_UP:])]
+        row["work_ratio"] = [round(value, 4) for value in spread([mine / other for mine, other in pairs])]
         if isinstance(step, wildtta.Adapter):
             row["selected"] = round(step.report.selected / step.report.seen, 3)
             if costs := getattr(step.runner, "costs", None):

@@ -39,8 +39,11 @@ async def _client(port: int, requests: Sequence[bytes], begin: float, end: float
         turn += 1
 
 
-def _clients(port: int, streams: list[dict[str, Any]], images: list[bytes], begin: float, end: float, out: Any) -> None:
+def _clients(port: int, streams: list[dict[str, Any]], images: list[bytes], seconds: float, out: Any) -> None:
     """A process of clients, one a stream."""
+    begin = time.monotonic() + _WARM
+    end = begin + seconds
+    out.send((begin, end))
 
     async def main() -> list[float]:
         found: list[float] = []
@@ -63,12 +66,11 @@ def closed_loop(streams: int, batching: bool, seconds: float, *flags: str) -> di
     with Server("--max-batch", "64" if batching else "1", *flags) as server:
         made = asyncio.run(make_streams(server.port, streams))
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
-        begin = time.monotonic() + _WARM + 5
-        end = begin + seconds
         process = multiprocessing.get_context("spawn").Process(
-            target=_clients, args=(server.port, made, images, begin, end, theirs)
+            target=_clients, args=(server.port, made, images, seconds, theirs)
         )
         process.start()
+        begin, end = ours.recv()
         time.sleep(max(begin - time.monotonic(), 0))
         used, before, load = server.seconds(), server.threads(), os.getloadavg()[0]
         time.sleep(max(end - time.monotonic(), 0))
@@ -148,9 +150,9 @@ def _flooding(port: int, requests: list[bytes], each: int, rate: float, seconds:
 def _capacity(server: Server, made: list[dict[str, Any]], images: list[bytes], seconds: float) -> float:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    begin = time.monotonic() + 8
-    process = context.Process(target=_clients, args=(server.port, made, images, begin, begin + seconds, theirs))
+    process = context.Process(target=_clients, args=(server.port, made, images, seconds, theirs))
     process.start()
+    ours.recv()
     latencies, _ = ours.recv()
     process.join()
     return len(latencies) / seconds

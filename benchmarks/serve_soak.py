@@ -68,6 +68,8 @@ class Soak:
             if asked.startswith(b"GET") and status == 200:
                 state = answer
             self.statuses[str(status)] += 1
+            if quiet:
+                connection.close()  # the service ends connections that are idle for so long
             await asyncio.sleep(self.choice.uniform(20, 40) if quiet else self.choice.uniform(0.2, 1.0))
         connection.close()
 

@@ -19,10 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-
-from wildtta.data.glyphs import Glyphs
-from wildtta.models import load_model
 
 KEY = "operator-key-for-measurements-only"
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +32,11 @@ def npy(images: np.ndarray) -> bytes:
 
 def corrupted(count: int = 256, kind: str = "gaussian_noise", severity: int = 3) -> np.ndarray:
     """Glyphs as bytes, N × 32 × 32 × 3."""
+    import torch  # here: a process of clients does without, and starts at once
+
+    from wildtta.data.glyphs import Glyphs
+    from wildtta.models import load_model
+
     images, _ = Glyphs(load_model("glyph-resnet")).domain(kind, severity).read(torch.arange(count))
     return (images * 255).round().byte().permute(0, 2, 3, 1).numpy()
 
@@ -51,7 +52,7 @@ class Server:
         self.process = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log, cwd=ROOT)
         self._wait()
 
-    def _wait(self, seconds: float = 180.0) -> None:
+    def _wait(self, seconds: float = 900.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:

@@ -1,13 +1,12 @@
 """A client of `wildtta serve`: two cameras, each with a stream of its own that learns from its pictures alone.
 
-wildtta serve --open &          # on this machine, without an operator key
+wildtta serve --open &     # on this machine, without an operator's key; or set WILDTTA_OPERATOR_KEY for both
 pip install httpx
 python examples/service_client.py http://127.0.0.1:8000
 """
 
-from __future__ import annotations
-
 import io
+import os
 import sys
 
 import httpx
@@ -31,14 +30,12 @@ def pictures(kind: str, count: int) -> list[bytes]:
 
 def watch(service: httpx.Client, kind: str, count: int = 8) -> list[str]:
     """Make a stream, send it pictures four at a time, and say what they show."""
-    made = service.post(
-        "/v1/streams", json={"method": "sar", "name": f"camera in {kind}", "hyperparameters": {"lr": "x10"}}
-    )
+    wanted = {"method": "sar", "name": f"camera in {kind}", "hyperparameters": {"lr": "x10"}}
+    key = os.environ.get("WILDTTA_OPERATOR_KEY")
+    made = service.post("/v1/streams", json=wanted, headers={"authorization": f"Bearer {key}"} if key else {})
     made.raise_for_status()
-    stream, opens = (
-        made.json()["id"],
-        {"authorization": f"Bearer {made.json()['token']}"},
-    )  # the token is told this once
+    stream, token = made.json()["id"], made.json()["token"]  # it is told this once
+    opens = {"authorization": f"Bearer {token}"}
     seen = []
     files = pictures(kind, count)
     for start in range(0, count, 4):

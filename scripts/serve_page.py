@@ -107,9 +107,11 @@ class Page:
         """The page, with the key typed in."""
         self.call("Page.navigate", url=url)
         self.until("document.readyState === 'complete' && !!document.getElementById('door')")
-        self.run(
-            f"document.getElementById('key').value = {json.dumps(key)}; document.querySelector('#enter button').click()"
-        )
+        self.enter(key)
+
+    def enter(self, key: str) -> None:
+        self.run(f"document.getElementById('key').value = {json.dumps(key)}")
+        self.run("document.querySelector('#enter button').click()")
 
     def choose(self, selector: str, path: Path) -> None:
         """Put a file into a file input, as a person would."""

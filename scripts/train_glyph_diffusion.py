@@ -42,7 +42,7 @@ TRAINED = 200  # steps 0 to 199
 HIGHEST_RATE = 1e-3
 WARM_UP = 200  # steps
 AVERAGE = 0.998
-DDA = {"steps": 50, "start": 5, "scale": 1.5, "down": 2}
+DDA = {"steps": 50, "start": 9, "scale": 2.0, "down": 2}
 """What suits it in DDA; chosen with `benchmarks/dda.py --set source`."""
 
 

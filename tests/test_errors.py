@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from networks import images, make
 from torch import nn
 
 import wildtta
-from wildtta.core import Method, tree
+from wildtta.core import Method, entropy, measure, sgd, tree
 
 
 def plain(*layers: nn.Module) -> nn.Module:
@@ -253,3 +255,58 @@ def test_saving_keeps_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: py
         model.save(path)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_usual_names_of_hyperparameters_are_understood() -> None:
+    with pytest.raises(TypeError, match=r"no hyper-parameter 'learning_rate' \(did you mean 'lr'\?\); it takes"):
+        wildtta.adapt(make("gn"), "tent", learning_rate=0.1)
+
+
+def test_a_state_with_another_rate_says_which(tmp_path: Path) -> None:
+    wildtta.adapt(make("gn"), "tent").save(tmp_path / "state.safetensors")
+    with pytest.raises(ValueError, match=r"state of another adapter: lr is the default, here it is 0\.1"):
+        wildtta.adapt(make("gn"), "tent", lr=0.1).load(tmp_path / "state.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (
+            lambda: measure(lambda prediction: prediction.probabilities),
+            r"the function of a measure gave shape \(4, 10\) for 4 images; it has to give one",
+        ),
+        (lambda: measure(lambda prediction: prediction.probabilities.max()), r"gave shape \(\) for 4 images"),
+        (lambda: measure(lambda prediction: prediction.logits.max(-1)), "gave an object of type max for 4 images"),
+    ],
+)
+def test_a_measure_of_another_shape(objective: Callable[[], Any], message: str) -> None:
+    adapter = wildtta.adapt(make("gn"), lambda network: Method(network.norms(), objective(), sgd(0.1)))
+    with pytest.raises(ValueError, match=message):
+        adapter(images(4))
+
+
+@pytest.mark.parametrize(
+    ("compose", "message"),
+    [
+        (
+            lambda network: Method(network, entropy(), sgd(0.1)),
+            r"begins with what may change, network.norms\(\) for one, but got an object of type Network",
+        ),
+        (
+            lambda network: Method(network.norms(), lambda _: 1, sgd(0.1)),
+            r"objective must be a part of the kind Measure \(see wildtta.core\), but is of type function; wrap it: measure",
+        ),
+        (
+            lambda network: Method(network.norms(), entropy, sgd(0.1)),
+            r"but is the class entropy; make one of it: entropy\(…\)",
+        ),
+        (
+            lambda network: Method(network.norms(), entropy(), torch.optim.SGD),
+            r"update must be a part of the kind Update \(see wildtta.core\), but is the class SGD",
+        ),
+        (lambda network: entropy(), "must return a wildtta.Method, but returned an object of type entropy"),
+    ],
+)
+def test_a_composition_of_other_things(compose: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        wildtta.adapt(make("gn"), compose)

@@ -307,14 +307,39 @@ def test_what_was_not_measured_is_tried() -> None:
     assert not costs(**known).whole_is_cheaper(10)
 
 
-def test_a_slow_first_time_is_forgiven() -> None:
+def test_slow_times_are_forgiven() -> None:
+    """A pass that was disturbed does not count as long as there were few, nor once there was a better one."""
     found = costs(share=0.5, build=5.0, back=7.0, look=4.5)
+    for _ in range(2):
+        found.note("teach", 0.0, 60.0, 32)
+        found.settle(32)
+        assert not found.whole_is_cheaper(32)
     found.note("teach", 0.0, 60.0, 32)
     found.settle(32)
     assert found.whole_is_cheaper(32)
     found.note("teach", 0.0, 6.0, 32)
     found.settle(32)
     assert not found.whole_is_cheaper(32)
+
+
+def test_what_was_not_done_for_long_is_measured_anew() -> None:
+    found = costs(share=0.5, build=5.0, back=7.0, look=4.5, teach=60.0)
+    assert found.whole_is_cheaper(32)
+    for step in range(140):
+        found.note("build", 0.0, 5.0)
+        found.note("back", 0.0, 7.0)
+        found.settle(32)
+        if step not in (127, 128):
+            assert found.whole_is_cheaper(32) == (step < 127)
+    found = costs(share=0.2, build=5.0, back=7.0, look=4.5, teach=6.0)
+    builds = 0
+    for _ in range(300):
+        build = found.build_first()
+        builds += build
+        for name, seconds in {"build": 5.0, "back": 7.0}.items() if build else {"look": 4.5, "teach": 6.0}.items():
+            found.note(name, 0.0, seconds, 32 if name == "teach" else 0)
+        found.settle(13)
+    assert 2 <= builds <= 6
 
 
 def test_without_a_choice_to_make_there_is_no_warning() -> None:

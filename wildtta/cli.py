@@ -81,8 +81,10 @@ Models = Annotated[
     str | None, typer.Option(help="glyph-resnet, glyph-vit, timm:NAME, torchvision:NAME, file.py:function.")
 ]
 DataSets = Annotated[str | None, typer.Option("--data", help="glyphs, LAYOUT:PATH, or a PATH whose layout is plain.")]
-Kinds = Annotated[str | None, typer.Option(help="Corruptions; all fifteen, or what the data have, if left out.")]
-Severities = Annotated[str | None, typer.Option(help="1 to 5.")]
+Kinds = Annotated[
+    str | None, typer.Option(help="Corruptions, or clean; all fifteen, or what the data have, if left out.")
+]
+Severities = Annotated[str | None, typer.Option(help="1 to 5; 5 if left out.")]
 Weights = Annotated[str | None, typer.Option(help="Weights for the models: safetensors, or a saved state_dict.")]
 Statistics = Annotated[str | None, typer.Option(help="own, or imagenet / half for the published wrong ones.")]
 Source = Annotated[str | None, typer.Option(help="Where uncorrupted source images lie, if not among the data.")]
@@ -141,6 +143,23 @@ def _value(text: str) -> Any:
     return text
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        import wildtta
+
+        console.print(f"wildtta {wildtta.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Image classifiers that go on learning from the unlabelled images they meet."""
+
+
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
@@ -186,12 +205,15 @@ def bench(
     kinds: Kinds = None,
     severities: Severities = None,
     scenarios: Annotated[
-        str | None, typer.Option(help="mild, limited, mixed, shift, continual, gradual, correlated.")
+        str | None,
+        typer.Option(help="limited, mixed, shift (these three if left out), mild, continual, gradual, correlated."),
     ] = None,
     reset: Annotated[bool | None, typer.Option(help="A fresh adapter for each corruption, or one for all.")] = None,
     methods: Annotated[str | None, typer.Option(help="All but the costly ones if left out; all: those, too.")] = None,
-    guards: Annotated[str | None, typer.Option(help="none, collapse.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Of the streams' order and the methods' random numbers.")] = None,
+    guards: Annotated[str | None, typer.Option(help="none (if left out), collapse.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Of the streams' order and the methods' random numbers; 2023 if left out.")
+    ] = None,
     images: Annotated[int | None, typer.Option(help="At most so many images of each corruption.")] = None,
     sample: Annotated[int | None, typer.Option(help="At most so many for the costly methods.")] = None,
     batch: Annotated[int | None, typer.Option(help="Instead of the scenario's own.")] = None,

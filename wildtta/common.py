@@ -79,6 +79,10 @@ def compose(
     else:
         composed, name = build(network, method, hyperparameters), method
         settings = recipe(method).hyperparameters | hyperparameters
+    if not isinstance(composed, Method):
+        raise TypeError(
+            f"{name!r} must return a wildtta.Method, but returned an object of type {type(composed).__name__}"
+        )
     if guard is not None:
         composed.guards.append(named_guard(guard) if isinstance(guard, str) else guard)
     return Composed(composed, name, settings)
@@ -178,8 +182,12 @@ def _fitting(leaves: dict[str, Tensor], own: dict[str, Tensor], origin: str) -> 
     return {name: leaf.to(own[name].device).clone() for name, leaf in leaves.items()}
 
 
+def _said(settings: dict[str, Any], key: str) -> str:
+    return repr(settings[key]) if key in settings else "the default"
+
+
 def _difference(what: str, found: Any, mine: Any) -> str:
     if isinstance(found, dict) and isinstance(mine, dict):
         keys = [key for key in {**found, **mine} if found.get(key) != mine.get(key)]
-        return "; ".join(f"{key} is {found.get(key)!r}, here it is {mine.get(key)!r}" for key in keys)
+        return "; ".join(f"{key} is {_said(found, key)}, here it is {_said(mine, key)}" for key in keys)
     return f"its {what} is {found!r}, here it is {mine!r}"

@@ -128,7 +128,12 @@ def build(network: Network, name: str, hyperparameters: dict[str, Any]) -> Metho
     return found.compose(network, **hyperparameters)
 
 
+_OTHER_WORDS = {"learning_rate": "lr", "rate": "lr", "lambda": "lam", "lambda_": "lam"}
+
+
 def _near(name: str, known: dict[str, Any]) -> str:
+    if (meant := _OTHER_WORDS.get(name)) in known:
+        return f" (did you mean {meant!r}?)"
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 

@@ -161,7 +161,7 @@ def test_data_that_no_model_knows_need_one(tmp_path: Path) -> None:
     ("setting", "words"),
     [
         ("diffusion=nowhere", "there is no diffusion model nowhere"),
-        ("start=500", "start is a step of the 100"),
+        ("start=500", "start is a step of the 50, from 1 to 49, but is 500"),
         ("down=5", "down must divide the model's sides"),
     ],
 )

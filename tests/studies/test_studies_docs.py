@@ -39,7 +39,7 @@ def test_every_study_is_shown(fill):
         assert summary is not None
         assert summary["made"]["stand_in"] is True
         assert summary["made"]["failures"] == {}
-        assert "/work/" not in str(summary["made"])
+        assert not re.search(r"[ '\"]/\w", str(summary["made"]))  # nobody's own folders
         for picture in STUDIES[name].pictures(summary):
             assert f"images/studies/{name}-{picture}.svg" in text
 

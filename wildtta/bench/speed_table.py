@@ -70,7 +70,7 @@ def markdown(result: dict[str, Any]) -> str:
 def bends(result: dict[str, Any]) -> list[str]:
     curves: dict[tuple[str, str, str, str], list[tuple[float, float]]] = {}
     for row in result["rows"]:
-        if "ms" in row:
+        if "ms" in row and row["runner"] != "plain loop, one image":
             key = (row["model"], row["method"], row["runner"], row["precision"])
             curves.setdefault(key, []).append((row["value"], row["ms"][1]))
     found = []

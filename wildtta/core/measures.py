@@ -81,7 +81,18 @@ class measure(Measure):
         self.function, self.by_image = function, by_image
 
     def compute(self, prediction: Prediction) -> Tensor:
-        return self.function(prediction)
+        value = self.function(prediction)
+        if not isinstance(value, Tensor) or value.ndim != 1:
+            found = (
+                f"shape {tuple(value.shape)}"
+                if isinstance(value, Tensor)
+                else f"an object of type {type(value).__name__}"
+            )
+            raise ValueError(
+                f"the function of a measure gave {found} for {len(prediction.logits)} images; it has to give one number for each "
+                "image, a tensor with one axis"
+            )
+        return value
 
 
 class entropy(Measure):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +113,18 @@ class Method(nn.Module):
             raise ValueError(
                 "a method that learns by gradient needs both an objective and an update; give both, or neither"
             )
+        if not hasattr(layout, "initial"):
+            raise TypeError(
+                f"a method begins with what may change, network.norms() for one, but got an object of type {type(layout).__name__}"
+            )
+        _are_parts(
+            objective=(objective, Measure),
+            update=(update, Update),
+            selection=(selection, Selection),
+            weighting=(weighting, Weighting),
+            regulariser=(regulariser, Regulariser),
+            alignment=(alignment, Alignment),
+        )
         self.layout = layout
         self.objective = objective
         self.update = update
@@ -299,6 +311,19 @@ class Method(nn.Module):
             restarted = guard.restart(memories[str(place)], fresh, network.classes)
             moved[str(place)] = tree.select(back & ~mine, restarted, memory)
         return moved, stream, back
+
+
+def _are_parts(**given: tuple[Any, type]) -> None:
+    for name, (part, kind) in given.items():
+        if part is None or isinstance(part, kind):
+            continue
+        found = f"the class {part.__name__}" if isinstance(part, type) else f"of type {type(part).__name__}"
+        hint = ""
+        if isinstance(part, type) and issubclass(part, kind):
+            hint = f"; make one of it: {part.__name__}(…)"
+        elif kind is Measure and callable(part):
+            hint = "; wrap it: measure(function)"
+        raise TypeError(f"{name} must be a part of the kind {kind.__name__} (see wildtta.core), but is {found}{hint}")
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def open_model(settings: Settings) -> Opened:
     found: dict[str, Any] = {}
     place = settings.source or ("glyphs" if settings.model in EMBEDDED else None)
     images = None
-    if place is not None:
+    if place is not None and (settings.region is None or settings.fisher is None):
         model, data = fit(model, place, settings.source)
         images = data.source(max(_REGION, _FISHER))
         if images is None and settings.source is not None:

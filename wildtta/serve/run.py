@@ -21,14 +21,14 @@ _SWITCH = 0.0005  # seconds a thread may keep the interpreter: the worker must n
 
 def serve(settings: Settings) -> None:
     """Listen until SIGTERM or Ctrl-C; then finish what was begun, and put every stream on disk."""
-    set_up()
-    log = logging.getLogger("wildtta.serve")
-    sys.setswitchinterval(_SWITCH)
     app = create_app(settings)
     service = app.state.service
     if settings.operator_key is None:
         print(f"operator key (made for this run): {service.operator_key}", file=sys.stderr, flush=True)
     listening = _listen(settings)
+    set_up()
+    sys.setswitchinterval(_SWITCH)
+    log = logging.getLogger("wildtta.serve")
     host, port = listening.getsockname()[:2]
     log.info("listening", extra={"host": host, "port": port, "streams": len(service.records)})
     config = uvicorn.Config(
@@ -38,11 +38,15 @@ def serve(settings: Settings) -> None:
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE,
-        limit_concurrency=4 * settings.max_waiting
-        + 64,  # connections; requests are turned away more politely before that
+        limit_concurrency=_connections(settings),
         h11_max_incomplete_event_size=64 * 2**10,
     )
     uvicorn.Server(config).run([listening])
+
+
+def _connections(settings: Settings) -> int:
+    """How many may be open. Requests are turned away more politely long before."""
+    return 4 * settings.max_waiting + 64
 
 
 def _listen(settings: Settings) -> socket.socket:
