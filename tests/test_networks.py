@@ -81,6 +81,75 @@ def test_a_shared_parameter_adapts_once() -> None:
     assert model.report.updates == 1
     plain = model.export()
     assert torch.equal(plain[1].weight, plain[3].weight)
+    with model.frozen(), torch.no_grad():
+        assert torch.equal(model(images(8, 1)), plain(images(8, 1))), "both layers run with what was learnt"
+
+
+def test_a_shared_layer_stays_what_it_was_at_the_source() -> None:
+    """torch would put a replaced parameter back under the layer's second name, and leave what was learnt in the network."""
+    torch.manual_seed(0)
+    norm = nn.GroupNorm(2, 8)
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3), norm, nn.Conv2d(8, 8, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    )
+    model = wildtta.adapt(module, "tent", lr=0.1)
+    first = model(images(8))
+    model(images(8, 1))
+    assert model.report.updates == 2
+    assert torch.equal(model.network.module[3].weight, norm.weight)
+    with model.frozen(), torch.no_grad():
+        assert torch.equal(model(images(8, 1)), model.export()(images(8, 1)))
+    model.reset()
+    assert torch.equal(model(images(8)), first)
+
+
+def test_a_forward_pass_does_not_walk_over_all_parameters() -> None:
+    view = wildtta.Network(make("gn"))
+    layout = view.norms()
+
+    def walked(*_: object, **__: object) -> None:
+        raise AssertionError("on a large network this takes longer than its launch")
+
+    view.module.named_parameters = view.module.named_buffers = walked
+    parameters = {name: value + 1 for name, value in layout.unpack(layout.initial).items()}
+    assert not torch.equal(view.run(parameters, images(2))[0], view.run({}, images(2))[0])
+
+
+class OwnPrecision(nn.Module):
+    """Runs its head in float32, whatever the caller's autocast says."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.body = make("gn")
+        with torch.no_grad():
+            self.body.head.weight.mul_(scale)
+
+    def forward(self, values: Tensor) -> Tensor:
+        feature = self.body.stages(self.body.stem(values)).mean((2, 3))
+        with torch.autocast("cpu", enabled=False):
+            return self.body.head(feature.float())
+
+
+def test_a_head_of_higher_precision_than_the_rest() -> None:
+    model = wildtta.adapt(OwnPrecision(1000.0), "tent")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        answer = model(images(8))
+    assert answer.dtype == torch.float32
+    assert answer.abs().amax() > 100
+
+
+class Cosine(nn.Linear):
+    """No affine map, though it looks like one."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return nn.functional.linear(nn.functional.normalize(values), nn.functional.normalize(self.weight))
+
+
+def test_a_layer_that_only_looks_like_a_head_is_not_its_own_remedy() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), Cosine(8, 5))
+    with pytest.raises(ValueError, match=r"not an affine function .*The layer '4' does give them, but not as") as found:
+        wildtta.adapt(module, "tent")(images(4))
+    assert "head=" not in str(found.value)
 
 
 class InPlace(nn.Module):

@@ -180,6 +180,17 @@ def test_frozen_predicts_only_and_export_predicts_the_same(method: str, kind: st
     assert model.state is not before
 
 
+def test_an_export_can_be_trained_where_the_network_could() -> None:
+    network = make("gn")
+    network.stem.requires_grad_(False)
+    model = wildtta.adapt(network, "tent")
+    feed(model, 0, 1)
+    flags = {name: parameter.requires_grad for name, parameter in network.named_parameters()}
+    assert len(set(flags.values())) == 2
+    assert {name: parameter.requires_grad for name, parameter in model.export().named_parameters()} == flags
+    assert not any(parameter.requires_grad for parameter in model.network.parameters())
+
+
 @every
 def test_under_autocast(method: str, kind: str) -> None:
     """The network runs in bfloat16, the state stays in float32 and follows the float32 run."""

@@ -78,7 +78,8 @@ class Network(nn.Module):
 
     Attributes:
         classes, features: C and d.
-        mixes_images: whether BatchNorm layers were told to normalise with the statistics of a batch.
+        mixes_images: whether BatchNorm layers were told, by `use_batch_statistics`, to normalise with those of a batch. (Whether
+            there are any that could be told so is another question: the function of this name in `wildtta.runners.together`.)
         norm_names: the normalisation layers that have parameters, in order.
     """
 
@@ -99,6 +100,7 @@ class Network(nn.Module):
             )
         if kind not in (None, "resnet", "vit"):
             raise ValueError(f'kind must be "resnet" or "vit", but is {kind!r}')
+        self._flags = {name: parameter.requires_grad for name, parameter in module.named_parameters()}
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
         self.head_name = _find_head(self.module, head)
         self.classes, self.features = self.head[0].shape
@@ -110,6 +112,7 @@ class Network(nn.Module):
         self.kind = kind or self._guess_kind()
         self.layers = None if layers is None else self._named(layers)
         self.mixes_images = False
+        self._twins = _twins(self.module)
         self._tap = _Tap()
         self._changes_images = False
         self.module.get_submodule(self.head_name).register_forward_pre_hook(self._tap)
@@ -194,8 +197,13 @@ class Network(nn.Module):
         self._tap.align = align
         if self._changes_images:
             images = images.clone()
+        if self._twins:
+            parameters = {
+                twin: tensor for name, tensor in parameters.items() for twin in self._twins.get(name, (name,))
+            }
         try:
-            logits = functional_call(self.module, parameters, (images,))
+            # torch would look for twins itself, in every call, by a walk over all parameters and buffers
+            logits = functional_call(self.module, parameters, (images,), tie_weights=False)
             feature = self._tap.feature
         finally:
             self._tap.align = self._tap.feature = None
@@ -254,9 +262,14 @@ class Network(nn.Module):
                 f"the head {self.head_name!r} takes {self.features} features an image, but got {tuple(feature.shape)} for "
                 f"{count} images; it is not the last layer of a classifier. {self._other_head(images[:2])}"
             )
-        weight, bias = self.head
-        expected = torch.nn.functional.linear(feature.to(weight.dtype), weight, bias)
-        tolerance = 1e-3 if logits.dtype in (torch.float32, torch.float64) else 0.1
+        kind = images.device.type
+        weight, bias = map(widened, self.head)
+        with torch.autocast(
+            kind, enabled=False
+        ):  # a network may run its head in float32 where the rest is in half precision
+            expected = torch.nn.functional.linear(feature.to(weight.dtype), weight, bias)
+        precise = logits.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(kind)
+        tolerance = 1e-3 if precise else 0.1
         # written so that a NaN, which an image may bring, is not an error here
         if ((expected - logits).abs() > tolerance * (1 + logits.abs().amax())).any():
             raise ValueError(
@@ -265,7 +278,7 @@ class Network(nn.Module):
             )
 
     def _other_head(self, images: Tensor) -> str:
-        """A sentence that names the layer whose output the logits are, if there is one."""
+        """A sentence that names the layer whose output the logits are, if there is another one."""
         outputs: list[tuple[str, Tensor]] = []
         handles = [
             layer.register_forward_hook(lambda _layer, _inputs, output, name=name: outputs.append((name, output)))
@@ -279,13 +292,21 @@ class Network(nn.Module):
             self._tap.feature = None
             for handle in handles:
                 handle.remove()
-        for name, output in reversed(outputs):
-            if (
-                isinstance(logits, Tensor)
-                and output.numel() == logits.numel()
-                and torch.equal(output.flatten(), logits.flatten())
-            ):
+        found = [
+            name
+            for name, output in reversed(outputs)
+            if isinstance(logits, Tensor)
+            and output.numel() == logits.numel()
+            and torch.equal(output.flatten(), logits.flatten())
+        ]
+        for name in found:
+            if name != self.head_name:
                 return f"The layer {name!r} gives the logits: pass head={name!r}."
+        if found:
+            return (
+                f"The layer {self.head_name!r} does give them, but not as its weight times its input plus its bias: the last "
+                "layer has to be a plain affine one."
+            )
         return "No affine layer's output is the network's: it does something after its head, which has to be left out."
 
     def fingerprint(self) -> str:
@@ -293,7 +314,10 @@ class Network(nn.Module):
         return fingerprint(self.module.state_dict())
 
     def export(self, parameters: dict[str, Tensor]) -> nn.Module:
-        """A plain module with these parameters, which predicts what this network predicts with them."""
+        """A plain module with these parameters, which predicts what this network predicts with them.
+
+        Its parameters can be trained where the caller's could: only this copy was frozen.
+        """
         module = copy.deepcopy(self.module)
         head = module.get_submodule(self.head_name)
         for key, hook in list(head._forward_pre_hooks.items()):
@@ -302,6 +326,8 @@ class Network(nn.Module):
         with torch.no_grad():
             for name, parameter in parameters.items():
                 module.get_parameter(name).copy_(parameter)
+        for name, flag in self._flags.items():
+            module.get_parameter(name).requires_grad_(flag)
         return module
 
 
@@ -366,6 +392,16 @@ def is_normalisation(layer: nn.Module) -> bool:
         and all(parameter.ndim == 1 and parameter.shape == parameters[0].shape for parameter in parameters)
         and any(attribute.strip("_").split("_")[-1] in ("eps", "epsilon") for attribute in vars(layer))
     )
+
+
+def _twins(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Of each parameter that layers share, by any of its names: all of them. A layer that is shared as a whole has one name."""
+    names: dict[Tensor, list[str]] = {}
+    for prefix, layer in module.named_modules():
+        for name, parameter in layer._parameters.items():
+            if parameter is not None:
+                names.setdefault(parameter, []).append(f"{prefix}.{name}" if prefix else name)
+    return {name: tuple(shared) for shared in names.values() if len(shared) > 1 for name in shared}
 
 
 def _has_affine(layer: nn.Module) -> bool:
