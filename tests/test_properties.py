@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -405,3 +408,99 @@ def test_threads_do_not_disturb_each_other() -> None:
         for thread in threads:
             thread.join()
     assert not wrong
+
+
+class Held:
+    """A runner whose first step stops half way, until it is let go."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.begun, self.go = inner, threading.Event(), threading.Event()
+
+    def step(self, state: dict[str, Any], batch: Tensor) -> Any:
+        found = self.inner.step(state, batch)
+        self.begun.set()
+        assert self.go.wait(20)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def in_the_middle_of_a_step(model: wildtta.Adapter, action: Callable[[], object]) -> None:
+    """Have a thread act while another one's step is under way, and wait for both."""
+    model.runner = held = Held(model.runner)
+    step = threading.Thread(target=model, args=(images(8),))
+    step.start()
+    assert held.begun.wait(20)
+    acting = threading.Thread(target=action)
+    acting.start()
+    acting.join(0.2)  # it has time to do what it must not do now
+    held.go.set()
+    step.join()
+    acting.join()
+
+
+def test_a_reset_during_a_step_is_not_lost() -> None:
+    model = adapter("tent", "gn")
+    fresh = tree.map(Tensor.clone, model.state)
+    in_the_middle_of_a_step(model, model.reset)
+    assert same(model.state, fresh)
+    assert model.outcome is None
+
+
+def test_what_is_loaded_during_a_step_stays(tmp_path: Path) -> None:
+    other = adapter("tent", "gn")
+    feed(other, 3, 5)
+    other.save(tmp_path / "state")
+    extra = other.get_extra_state()
+    for action in ("load", "set_extra_state"):
+        model = adapter("tent", "gn")
+        given = tmp_path / "state" if action == "load" else extra
+        in_the_middle_of_a_step(model, functools.partial(getattr(model, action), given))
+        assert same(model.state, other.state), action
+
+
+def test_a_step_is_whole_before_it_is_saved_or_exported(tmp_path: Path) -> None:
+    after = adapter("tent", "gn")
+    after(images(8))
+    model = adapter("tent", "gn")
+    in_the_middle_of_a_step(model, lambda: model.save(tmp_path / "state"))
+    saved = adapter("tent", "gn")
+    saved.load(tmp_path / "state")
+    assert same(saved.state, after.state)
+    model = adapter("tent", "gn")
+    made: list[nn.Module] = []
+    in_the_middle_of_a_step(model, lambda: made.append(model.export()))
+    assert torch.equal(made[0].stem[1].weight, after.export().stem[1].weight)
+
+
+def test_the_disk_does_not_hold_up_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = adapter("tent", "gn")
+    before, answered = tree.map(Tensor.clone, model.state), threading.Event()
+    write = wildtta.files.write
+
+    def slow(*arguments: Any) -> None:
+        threading.Thread(target=lambda: (model(images(8)), answered.set())).start()
+        assert answered.wait(20), "a step waits for the disk"
+        write(*arguments)
+
+    monkeypatch.setattr("wildtta.files.write", slow)
+    model.save(tmp_path / "state")
+    assert model.report.seen == 8
+    other = adapter("tent", "gn")
+    other.load(tmp_path / "state")
+    assert same(other.state, before), "what is written is of the moment of the call"
+
+
+def test_freezing_from_several_threads() -> None:
+    """One that leaves does not let the others' adapter learn, nor does the last leave it frozen."""
+    model = adapter("tent", "gn")
+    first, second = model.frozen(), model.frozen()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    model(images(8))
+    assert model.report.seen == 0
+    second.__exit__(None, None, None)
+    model(images(8))
+    assert model.report.seen == 8

@@ -72,7 +72,8 @@ class Adapter(nn.Module):
     """A classifier that learns while it predicts. Made by `adapt`.
 
     `logits = adapter(images)` predicts a batch with the parameters as they are, then takes one step. It works inside
-    `torch.no_grad()`, `torch.inference_mode()` and autocast; dropout and stochastic depth stay off.
+    `torch.no_grad()`, `torch.inference_mode()` and autocast; dropout and stochastic depth stay off. Calls from several threads
+    wait for one another: a step is whole before what it does is reset, saved or exported.
 
     Attributes:
         state: all that the stream has learnt, as one nested dict of tensors. The eager runner replaces it with every step,
@@ -103,7 +104,7 @@ class Adapter(nn.Module):
         self._fingerprint = network.fingerprint()
         self._lock = threading.RLock()
         self._checked: set[tuple[Any, ...]] = set()
-        self._predict_only = False
+        self._frozen = 0  # how many are inside `frozen` now
         self.state: State
         self.reset()
         self.train(False)
@@ -114,7 +115,7 @@ class Adapter(nn.Module):
         """Predict a batch (B × channels × height × width), then learn from it."""
         with torch.inference_mode(False), self._lock:
             images = self._accept(images)
-            if self._predict_only:
+            if self._frozen:
                 with torch.no_grad():
                     return self.method.predict(self.network, self.state, images)
             self.state, self.outcome = self.runner.step(self.state, images)
@@ -122,16 +123,18 @@ class Adapter(nn.Module):
 
     @contextmanager
     def frozen(self) -> Iterator[Adapter]:
-        """Inside, the adapter predicts only.
+        """Inside, the adapter predicts only, whichever thread asks.
 
         >>> with adapter.frozen():  # doctest: +SKIP
         ...     logits = adapter(images)
         """
-        before, self._predict_only = self._predict_only, True
+        with self._lock:  # but not inside: the others' questions are to be answered
+            self._frozen += 1
         try:
             yield self
         finally:
-            self._predict_only = before
+            with self._lock:
+                self._frozen -= 1
 
     def _accept(self, images: Tensor) -> Tensor:
         """Check a batch; the network itself is asked once for each new kind of batch."""
@@ -148,17 +151,19 @@ class Adapter(nn.Module):
     @property
     def report(self) -> Report:
         """What has happened so far (reading it waits for the device)."""
-        return report_of(self.state)
+        with self._lock:
+            return report_of(self.state)
 
     def reset(self) -> None:
         """Forget everything: parameters, optimiser, selection, guards and counters are as they were at the start."""
-        with torch.inference_mode(False):
-            self.state = self.method.init(self.network, self.seed)
-        self.outcome = None
+        with torch.inference_mode(False), self._lock:
+            self.state, self.outcome = self.method.init(self.network, self.seed), None
 
     def save(self, path: str | Path) -> None:
         """Write the whole state as a safetensors file; an existing file is replaced only by a complete one."""
-        files.write(path, "adapter state", tree.flatten(self.state), self._identity())
+        with self._lock:  # the disk is waited for outside
+            leaves = {name: leaf.detach().to("cpu", copy=True) for name, leaf in tree.flatten(self.state).items()}
+        files.write(path, "adapter state", leaves, self._identity())
 
     @torch.inference_mode(False)
     def load(self, path: str | Path) -> None:
@@ -178,8 +183,9 @@ class Adapter(nn.Module):
         self._take(extra["state"], json.loads(extra["identity"]), "the state_dict")
 
     def _take(self, leaves: dict[str, Tensor], found: dict[str, Any], origin: str) -> None:
-        self.state = take(leaves, found, self._identity(), self.state, origin)
-        self.seed, self.outcome = int(self.state["seed"]), None
+        with self._lock:
+            self.state = take(leaves, found, self._identity(), self.state, origin)
+            self.seed, self.outcome = int(self.state["seed"]), None
 
     def _identity(self) -> dict[str, Any]:
         return identity(self.method, self.name, self.settings, self._fingerprint)
@@ -190,7 +196,8 @@ class Adapter(nn.Module):
 
         Its BatchNorm layers go on normalising with the statistics of each batch, as they did while it learnt.
         """
-        return exported(self.network, self.method, self.state, self.name, "adapter")
+        with self._lock:
+            return exported(self.network, self.method, self.state, self.name, "adapter")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -201,11 +208,12 @@ class Adapter(nn.Module):
 
     @torch.inference_mode(False)
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
-        super()._apply(fn, recurse)
-        self.method.layout.follow(self.network.module)
-        self.runner.forget()
-        self.state = tree.map(tree.keep_wide(fn), self.state)
-        self._checked.clear()
+        with self._lock:
+            super()._apply(fn, recurse)
+            self.method.layout.follow(self.network.module)
+            self.runner.forget()
+            self.state = tree.map(tree.keep_wide(fn), self.state)
+            self._checked.clear()
         return self
 
     def train(self, mode: bool = True) -> Adapter:
