@@ -88,6 +88,15 @@ def test_the_report_has_a_column_and_a_picture_of_before_and_after(done: Path) -
     assert {row.label.partition(" ")[0]: row.values[place].mean for row in table.rows} == {"Source": 0, "DDA": 10}
 
 
+def test_images_that_are_corrupted_as_they_are_read_are_shown_as_they_were_too(tmp_path: Path) -> None:
+    folder, models = write_folder(tmp_path / "images", each=2), write_models(tmp_path)
+    settings = FAST | {"dda.diffusion": "glyphs", "dda.resize": True}
+    given = ONCE | {"methods": ["dda"], "settings": settings, "data": [f"folder:{folder}"], "images": 4}
+    assert not run(config(**given, models=[f"{models}:tiny"]), tmp_path / "run").failed
+    with Image.open(tmp_path / "run" / "gallery" / "adapted" / "fog-5.png") as image:
+        assert image.size == (4 * 100, 3 * 100)  # clean, corrupted, adapted
+
+
 def test_runs_without_dda_say_nothing_of_it(tmp_path: Path) -> None:
     run(config(scenarios=["mild"], kinds=["fog"], methods=["source"]), tmp_path / "run")
     found = load_run(tmp_path / "run")

@@ -24,6 +24,7 @@ from wildtta.bench.config import Config, ConfigError
 from wildtta.bench.crew import Crew, muster
 from wildtta.bench.gallery import write_gallery
 from wildtta.bench.on_ray import on_ray
+from wildtta.bench.origin import check_origins
 from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
 from wildtta.bench.restore import check_diffusion
 from wildtta.bench.store import Store
@@ -124,6 +125,7 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         return summary
     store.prepare()
     with store.locked():
+        check_origins(store, cells, settings, check_diffusion(cells, settings))
         names = [cell.name for cell in cells]
         store.write_plan(
             {
@@ -137,7 +139,6 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         missing = [family for family in groups if any(store.read(cell.name) is None for cell in family)]
         summary = Summary(len(cells), len(cells) - sum(map(len, missing)))
         listener.begin(summary.cells, summary.kept)
-        check_diffusion([cell for family in missing for cell in family], settings)
         write_gallery(store, config, settings)
         prepare_source(store, [cell for family in missing for cell in family], settings)
         account = Account(store, missing, summary, listener)

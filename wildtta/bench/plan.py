@@ -8,7 +8,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 from wildtta.bench.config import Config, ConfigError
 from wildtta.data import Data, DataError, open_data
@@ -74,11 +75,17 @@ class Cell:
         }
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Setting:
     """A model with data that fit it; where the data have only some of its classes, its head is cut down to them."""
 
     model: Model
     data: Data
+
+    @cached_property
+    def digests(self) -> tuple[str, str]:
+        """Of the weights and of the images, computed once: of large sets that takes a while."""
+        return self.model.digest(), self.data.digest()
 
 
 def open_settings(config: Config) -> dict[tuple[str, str], Setting]:

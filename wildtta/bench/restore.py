@@ -42,8 +42,8 @@ def diffusion_of(cell: Cell, setting: Setting) -> str | None:
     return str(given)
 
 
-def check_diffusion(cells: Iterable[Cell], settings: Mapping[tuple[str, str], Setting]) -> None:
-    """Load each diffusion model of a run once before it begins, and see whether the images fit."""
+def check_diffusion(cells: Iterable[Cell], settings: Mapping[tuple[str, str], Setting]) -> dict[str, str]:
+    """Load each diffusion model of a run once before it begins, and see whether the images fit; their digests by place."""
     wanted = {
         (cell.method, cell.model, cell.data, cell.settings): cell
         for cell in cells
@@ -62,6 +62,7 @@ def check_diffusion(cells: Iterable[Cell], settings: Mapping[tuple[str, str], Se
             part.pixels(torch.zeros(1, 3, *prepared.size))
         except (DiffusionError, ValueError, TypeError) as error:
             raise ConfigError(f"{cell.method} for {cell.model} on {cell.data}: {error}") from error
+    return {place: model.digest for place, model in models.items()}
 
 
 def keep_on_disk(adapter: Adapter, store: Store) -> None:
@@ -122,7 +123,7 @@ def restore_ahead(
 
 def _clean(setting: Setting, numbers: Tensor, count: int) -> list[Tensor]:
     """The same images without corruption, where the data have them in the same order."""
-    if not setting.data.aligned:
+    if not setting.data.on_the_fly:
         return []
     images = setting.data.domain("clean", 0).read(numbers)[0]
     return [images] if len(images) == count else []

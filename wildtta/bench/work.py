@@ -17,6 +17,7 @@ from wildtta.adapter import Adapter, adapt
 from wildtta.bench.crew import ALONE, Crew
 from wildtta.bench.images import Batch, Kept, read_ahead
 from wildtta.bench.meter import Meter
+from wildtta.bench.origin import place_of, things
 from wildtta.bench.plan import Cell, Setting, fit
 from wildtta.bench.restore import diffusion_of, keep_on_disk, restore_ahead
 from wildtta.bench.store import Store
@@ -45,7 +46,6 @@ class Workshop:
     def __init__(self, store: Store, crew: Crew = ALONE) -> None:
         self.store, self.crew = store, crew
         self._settings: dict[Any, Setting] = {}
-        self._digests: dict[Any, tuple[str, str]] = {}
         self._domains: dict[Any, Kept] = {}
         self._diffusions: dict[str, Diffusion] = {}
 
@@ -132,11 +132,10 @@ class Workshop:
     # -- what cells share ----------------------------------------------------------------------------------------------
 
     def _setting(self, cell: Cell) -> Setting:
-        key = _place(cell)
+        key = place_of(cell)
         if key not in self._settings:
             model = load_model(cell.model, weights=cell.weights, statistics=cell.statistics)
-            self._settings[key] = setting = fit(model, cell.data, cell.source)
-            self._digests[key] = setting.model.digest(), setting.data.digest()
+            self._settings[key] = fit(model, cell.data, cell.source)
         return self._settings[key]
 
     def _domain(self, cell: Cell, setting: Setting, kind: str, severity: int) -> Kept:
@@ -157,13 +156,13 @@ class Workshop:
 
     def _adapter(self, family: tuple[Cell, ...], setting: Setting, device: torch.device) -> Adapter | Fleet:
         """What runs a cell, or some side by side: they differ in their images, their seeds and the values of settings alone."""
-        cell, digests = family[0], self._digests[_place(family[0])]
-        paths = {need: self.store.sources / _source_name(cell, need, *digests) for need in _needs(cell)}
+        cell = family[0]
+        paths = {need: self.store.sources / _source_name(cell, need, *setting.digests) for need in _needs(cell)}
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
         if "statistics" in recipe(cell.method).hyperparameters:
             settings["statistics"] = (setting.model.preprocessing.mean, setting.model.preprocessing.std)
-        if place := diffusion_of(cell, setting):
-            settings["diffusion"] = self._diffusions[place] = self._diffusions.get(place) or load(place)
+        if given := diffusion_of(cell, setting):
+            settings["diffusion"] = self._diffusions[given] = self._diffusions.get(given) or load(given)
         runner = "distributed" if self.crew.size > 1 else "captured" if device.type == "cuda" else "eager"
         settings |= {"guard": cell.guard, "runner": runner}
         network = setting.model.network
@@ -182,7 +181,6 @@ class Workshop:
     def _provenance(
         self, cell: Cell, setting: Setting, adapter: Adapter | Fleet, device: torch.device
     ) -> dict[str, Any]:
-        model_digest, data_digest = self._digests[_place(cell)]
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "cpu")
         return {
             "wildtta": wildtta.__version__,
@@ -191,16 +189,10 @@ class Workshop:
             "device": f"{device.type} ({name})",
             "precision": cell.precision,
             "threads": cell.threads,
-            "model_digest": model_digest,
-            "data_digest": data_digest,
+            **things(setting, [kind for kind, _ in cell.domains]),
             "settings": adapter.settings,
             "stand_in": setting.model.stand_in or setting.data.stand_in,
         }
-
-
-def _place(cell: Cell) -> tuple[Any, ...]:
-    """What decides which model and which data a cell is about."""
-    return cell.model, cell.data, cell.weights, cell.statistics, cell.source
 
 
 # -- streams through adapters ------------------------------------------------------------------------------------------
@@ -296,7 +288,7 @@ def prepare_source(store: Store, cells: list[Cell], settings: dict[tuple[str, st
     wanted = {(cell.model, cell.data, cell.calibration, need): cell for cell in cells for need in _needs(cell)}
     for (*_, need), cell in wanted.items():
         setting = settings[cell.model, cell.data]
-        path = store.sources / _source_name(cell, need, setting.model.digest(), setting.data.digest())
+        path = store.sources / _source_name(cell, need, *setting.digests)
         if not path.exists():
             _estimate(cell, setting, need).save(path)
 

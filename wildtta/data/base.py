@@ -69,7 +69,8 @@ class Data(ABC):
         kinds: the corruptions it offers, "clean" among them where it has that; or its one domain's name.
         severities: that it offers; (0,) where it has none.
         diffusion: the diffusion model of such images, where one comes with the package.
-        aligned: whether every domain has the same images, "clean" too, in the same order.
+        on_the_fly: whether the corruptions are made as the images are read: then every domain has the same images, "clean" too,
+            in the same order.
     """
 
     name: str
@@ -79,7 +80,7 @@ class Data(ABC):
     kinds: tuple[str, ...]
     severities: tuple[int, ...]
     diffusion: str | None = None
-    aligned: bool = False
+    on_the_fly: bool = False
 
     @abstractmethod
     def domain(self, kind: str, severity: int) -> Domain:

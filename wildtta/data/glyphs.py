@@ -52,7 +52,7 @@ class Glyphs(Data):
     kinds = ("clean", *CORRUPTIONS, *EXTRA)
     severities = (1, 2, 3, 4, 5)
     diffusion = "glyphs"
-    aligned = True
+    on_the_fly = True
 
     def __init__(self, model: Model) -> None:
         height, width = model.preprocessing.size

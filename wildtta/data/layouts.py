@@ -199,6 +199,7 @@ class OneSet(PictureData):
         self.pictures, self.labels = pictures, labels
         self.kinds = ("clean", *CORRUPTIONS, *EXTRA) if corruptible else (name,)
         self.severities = (1, 2, 3, 4, 5) if corruptible else (0,)
+        self.on_the_fly = corruptible
 
     def domain(self, kind: str, severity: int) -> PictureDomain:
         if kind not in self.kinds:
