@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import wildtta
 from wildtta.core import Method, below, entropy, go_back_on_collapse, measure, recentre, sgd, tree
+from wildtta.runners.flat import _computes
 
 make = functools.cache(made)  # a network is never changed
 
@@ -678,6 +679,87 @@ def test_what_a_network_does_inside_is_found_out(kind: type[nn.Module], layers: 
         alone.check(fleet, batches(dtype=float64), 1e-9)
         assert fleet.report("a").updates > 0
         assert set(fleet._cohorts[0]._together._flat.values()) == {flat}
+
+
+class Normed(nn.Module):
+    """One normalisation layer, over channels of pictures or over tokens."""
+
+    def __init__(self, norm: nn.Module, tokens: bool) -> None:
+        super().__init__()
+        self.embed, self.norm, self.head, self.tokens = nn.Conv2d(3, 8, 4, 4), norm, nn.Linear(8, CLASSES), tokens
+
+    def forward(self, batch: Tensor) -> Tensor:
+        values = self.embed(batch)
+        if self.tokens:
+            return self.head(self.norm(values.flatten(2).mT).tanh().mean(1))
+        return self.head(self.norm(values).tanh().mean((2, 3)))
+
+
+class Shifted(nn.GroupNorm):
+    """Equal to its base class as long as a parameter of its own is zero, as it is at first."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 8)
+        self.shift = nn.Parameter(torch.zeros(8))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values) + self.shift[:, None, None]
+
+
+@pytest.mark.parametrize(
+    ("make_norm", "tokens", "known"),
+    [
+        (lambda _: nn.GroupNorm(2, 8), False, True),
+        (lambda layers: layers.GroupNorm(8, 2), False, True),
+        (lambda layers: layers.GroupNorm1(8), False, True),
+        (lambda layers: layers.GroupNormAct(8, 2), False, False),
+        (lambda layers: layers.GroupNormAct(8, 2, apply_act=False), False, True),
+        (lambda _: nn.LayerNorm(8), True, True),
+        (lambda layers: layers.LayerNorm(8), True, True),
+        (lambda layers: layers.LayerNorm2d(8), False, False),
+        (lambda layers: layers.LayerNormAct(8), True, False),
+        (lambda _: Shifted(), False, None),
+    ],
+)
+def test_norms_of_other_libraries_are_known_by_what_they_compute(
+    make_norm: Callable[[Any], nn.Module], tokens: bool, known: bool | None
+) -> None:
+    """timm's resnet50_gn and ViTs have norms that are torch's under another name; others of theirs are not."""
+    torch.manual_seed(4)
+    network = Normed(make_norm(pytest.importorskip("timm.layers")), tokens).double()
+    for parameter in network.norm.parameters():
+        if not isinstance(network.norm, Shifted):
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    fleet = wildtta.fleet(network, "tent", streams=["a", "b", "c"], lr=0.05)
+    alone = Alone(lambda _: wildtta.adapt(network, "tent", lr=0.05), ["a", "b", "c"])
+    alone.check(fleet, batches(dtype=torch.float64), 1e-9)
+    assert fleet.report("a").updates > 0
+    found = _computes.get(fleet.network.module.norm, {})
+    assert set(found.values()) == ({known} if known is not None else set())
+    for changed, options in ((fleet.bfloat16(), {}), (fleet.float(), {"dtype": torch.bfloat16})):
+        with torch.autocast("cpu", enabled=bool(options), **options):
+            changed(images(3, 0, next(changed.network.parameters()).dtype), "abc")
+    assert set(found.values()) == ({known} if known is not None else set()), "in other types and under autocast too"
+
+
+@pytest.mark.parametrize("name", ["resnet50_gn", "vit_tiny_patch16_224"])
+def test_a_network_of_timm(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    sizes = {"img_size": 32} if name.startswith("vit") else {"layers": (1, 1, 1, 1)}
+    network = timm.create_model(name, num_classes=CLASSES, **sizes).double().eval()
+    for parameter in network.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    fleet = wildtta.fleet(network, "tent", streams=3, lr=0.01)
+    alone = Alone(lambda _: wildtta.adapt(network, "tent", lr=0.01), [0, 1, 2])
+    generator = torch.Generator().manual_seed(1)
+    for count in (1, 1, 2):
+        calls = {stream: torch.randn(count, 3, 32, 32, dtype=torch.float64, generator=generator) for stream in range(3)}
+        alone.check(fleet, [calls], 1e-8)
+    norms = [layer for layer in fleet.network.module.modules() if isinstance(layer, nn.GroupNorm | nn.LayerNorm)]
+    assert len(norms) > 10
+    assert all(all(_computes[layer].values()) for layer in norms), "each by the rule of torch's own"
 
 
 def test_a_network_in_channels_last() -> None:

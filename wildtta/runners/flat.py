@@ -2,7 +2,7 @@
 
 Vmapping a whole network costs: fused attention and normalisation have no rule for it and fall apart into many small operations.
 Yet only the layers that adapt differ between streams. So the network runs once, on all images, as it is; and a layer that
-adapts applies to each image the parameters of its stream.
+adapts applies to each image the parameters of its stream. Norms have rules for that, other layers are vmapped by themselves.
 
 What a network does inside cannot be known, so `fits` tries it: where the one batch does not give what each stream gets alone
 (tokens before images, parameters used outside of their layer), `Together` vmaps the whole network instead.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -98,8 +99,17 @@ def fits(network: Network, layout: Layout, shape: torch.Size, dtype: torch.dtype
             raise
         except Exception:  # whatever a network does that this cannot be done with
             return False
-    rounding = 2e-3 if dtype in (torch.float32, torch.float64) else 0.05
-    return alone.shape == together.shape and bool((alone - together).abs().amax() <= rounding * alone.abs().amax())
+    return _agree(alone, together)
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    """Whether these are the same values, up to rounding in their type."""
+    rounding = 2e-3 if one.dtype in (torch.float32, torch.float64) else 0.05
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and bool((one - other).abs().amax() <= rounding * one.abs().amax())
+    )
 
 
 # -- layers that adapt -------------------------------------------------------------------------------------------------
@@ -131,12 +141,66 @@ def _personal(module: nn.Module, parameters: dict[str, Tensor], count: int) -> I
 
 
 def _rule(layer: nn.Module) -> Callable[..., Tensor]:
-    plain = "forward" not in layer.__dict__
-    if plain and type(layer).forward is nn.GroupNorm.forward:
-        return _group_norm
-    if plain and type(layer).forward is nn.LayerNorm.forward:
-        return _layer_norm
+    if "forward" not in layer.__dict__ and layer._parameters.keys() <= {"weight", "bias"}:
+        if isinstance(layer, nn.GroupNorm):
+            return partial(_norm, _group_norm)
+        if isinstance(layer, nn.LayerNorm):
+            return partial(_norm, _layer_norm)
     return _any_layer
+
+
+_computes: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()
+"""Which layers were found to compute what the rule for their base class does, for each kind of values."""
+
+
+def _norm(
+    rule: Callable[..., Tensor],
+    layer: nn.Module,
+    forward: Callable[..., Any],
+    own: Own,
+    count: int,
+    values: Tensor,
+    *others: Any,
+    **named: Any,
+) -> Tensor:
+    """A layer that derives from one of torch's norms: by the rule for that, if it computes nothing else.
+
+    timm's norms have a forward of their own, which for some is the same function, and for others permutes or goes on with an
+    activation. Which it is cannot be read off the class, so each layer is tried.
+    """
+    if others or named:
+        return _any_layer(layer, forward, own, count, values, *others, **named)
+    device = values.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    kind = values.ndim, values.dtype, values.device, autocast
+    known = _computes.setdefault(layer, {})
+    if kind not in known:
+        known[kind] = _follows(rule, layer, forward, own, values)
+    return (rule if known[kind] else _any_layer)(layer, forward, own, count, values)
+
+
+@torch.no_grad()
+def _follows(
+    rule: Callable[..., Tensor], layer: nn.Module, forward: Callable[..., Any], own: Own, values: Tensor
+) -> bool:
+    """Whether the rule gives two streams what the layer gives each alone, tried with unlike parameters and noise for values."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator).to(like)
+
+    unlike, tried = {name: noise(values[:2]) for name, values in own.items()}, noise(values[:2])
+    bare = _Bare(layer, forward)
+    try:
+        alone = [
+            functional_call(bare, {f"layer.{name}": part[place] for name, part in unlike.items()}, tried[place, None])
+            for place in range(2)
+        ]
+        return _agree(torch.cat(alone), rule(layer, forward, unlike, 2, tried))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # the rule may not even take these values
+        return False
 
 
 def _group_norm(layer: nn.GroupNorm, _: Any, own: Own, count: int, values: Tensor) -> Tensor:
