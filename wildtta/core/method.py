@@ -298,7 +298,7 @@ class Method(nn.Module):
     ) -> tuple[State, State, Tensor]:
         """The first guard that sets the stream back has done so; the others start anew with it."""
         back = torch.zeros_like(outcome.learned)
-        if self.update is None:
+        if self.update is None or len(self.guards) == 0:
             return memories, stream, back
         fresh, found = self._fresh(network), []
         for place, guard in enumerate(self._guards()):
