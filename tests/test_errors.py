@@ -44,6 +44,20 @@ def test_no_normalisation_layers() -> None:
         ),
         ("tent", {"lr": "0.1"}, "but is '0.1'"),
         ("deyo", {"patches": 0}, "patches must be at least 1, but is 0"),
+        (
+            "recap",
+            {"threshold": float("nan")},
+            "threshold must be a number that a measure can be compared with, but is nan",
+        ),
+        ("sar", {"margin": float("nan")}, "threshold must be a number .*, but is nan"),
+        ("eta", {"redundancy": float("nan")}, "threshold must be a number .*, but is nan"),
+        ("deyo", {"plpd": "0.2"}, "threshold must be a number .*, but is '0.2'"),
+        ("recap", {"lam": -1}, "lam weighs a bound that is to become small and cannot be -1"),
+        ("recap+deyo", {"lam": float("nan")}, "cannot be nan"),
+        ("tent", {"momentum": -2.0}, "momentum is the share of the velocity that is kept, from 0 to 1, but is -2.0"),
+        ("sar", {"momentum": float("nan")}, "momentum is .* but is nan"),
+        ("eta", {"redundancy_decay": 1.5}, "decay is the share of the average that is kept, from 0 to 1, but is 1.5"),
+        ("sar", {"recovery_decay": -0.1}, "decay is .* but is -0.1"),
     ],
 )
 def test_settings_that_make_no_sense(method: str, options: dict, message: str) -> None:
@@ -185,6 +199,18 @@ def test_a_fisher_of_another_network() -> None:
     fisher.importance["stem.1.weight"] = torch.ones(3)
     with pytest.raises(ValueError, match=r"'stem.1.weight' has another shape"):
         wildtta.adapt(make("gn"), "eata", fisher=fisher)
+
+
+@pytest.mark.parametrize("method", ["recap", "recap+sar", "recap+deyo", "eata"])
+@pytest.mark.parametrize("given", ["region.safetensors", torch.ones(16)])
+def test_something_else_than_a_region_or_a_fisher(method: str, given: object) -> None:
+    name, made = ("fisher", "Fisher") if method == "eata" else ("region", "Region")
+    message = (
+        f"{name} must be a wildtta.{made}, but is an object of type {type(given).__name__}; make one with "
+        rf"wildtta.{made}.estimate\(network, source_images\), or read a saved one with wildtta.{made}.load\(path\)"
+    )
+    with pytest.raises(TypeError, match=message):
+        wildtta.adapt(make("gn"), method, **{name: given})
 
 
 def damaged(path: Path, keep: float) -> Path:

@@ -205,11 +205,13 @@ def eta(
     momentum: float = 0.9,
     margin: float = 0.4,
     redundancy: float = 0.05,
+    redundancy_decay: float = 0.9,
     frozen_top: bool = False,
 ) -> Method:
     """EATA without its regulariser: entropy of reliable, non-redundant images (Niu et al., ICML 2022).
 
-    min exp(E₀ − H) · 1[H < E₀] · 1[|cos(p, m)| < ε] · H, with E₀ = `margin` · ln C and m the moving average of the kept p.
+    min exp(E₀ − H) · 1[H < E₀] · 1[|cos(p, m)| < ε] · H, with E₀ = `margin` · ln C and m the moving average of the kept p, of
+    which a batch keeps the share `redundancy_decay` (the reference's 0.9).
     """
     rate = _rate(network, lr)
     uncertainty = entropy()
@@ -217,7 +219,7 @@ def eta(
         network.norms(frozen_top=frozen_top),
         uncertainty,
         sgd(rate, momentum),
-        selection=reliable(margin) & non_redundant(redundancy),
+        selection=reliable(margin) & non_redundant(redundancy, redundancy_decay),
         weighting=decaying(uncertainty, margin),
     )
 
@@ -232,13 +234,23 @@ def eata(
     momentum: float = 0.9,
     margin: float = 0.4,
     redundancy: float = 0.05,
+    redundancy_decay: float = 0.9,
     frozen_top: bool = False,
 ) -> Method:
     """ETA with an anchor: what the source task relies on stays where it was (Niu et al., ICML 2022).
 
     ETA's loss + `strength` · Σ F (θ − θ₀)².
     """
-    method = eta(network, lr=lr, momentum=momentum, margin=margin, redundancy=redundancy, frozen_top=frozen_top)
+    _expect("fisher", fisher, Fisher)
+    method = eta(
+        network,
+        lr=lr,
+        momentum=momentum,
+        margin=margin,
+        redundancy=redundancy,
+        redundancy_decay=redundancy_decay,
+        frozen_top=frozen_top,
+    )
     method.regulariser = fisher_anchor(fisher.pack(method.layout), method.layout.initial, strength)
     return method
 
@@ -252,21 +264,24 @@ def sar(
     double_single: bool = True,
     margin: float = 0.4,
     rho: float = 0.05,
+    eps: float = 1e-12,
     recovery: float = 0.2,
+    recovery_decay: float = 0.9,
     frozen_top: bool = True,
 ) -> Method:
     """Sharpness-aware entropy of reliable images, with recovery (Niu et al., ICLR 2023).
 
     min over θ of max over ‖ε‖ ≤ ρ of 1[H(θ) < E₀] · 1[H(θ + ε) < E₀] · H(θ + ε); start afresh when the moving average of
-    the loss falls below `recovery`.
+    the loss falls below `recovery`. The climb is ρ g / (‖g‖ + `eps`); a step that teaches keeps the share `recovery_decay` of
+    that average. Both defaults are the reference's, 1e-12 and 0.9.
     """
     rate = _rate(network, lr, double_single=double_single)
     return Method(
         network.norms(frozen_top=frozen_top),
         entropy(),
-        sharpness_aware(sgd(rate, momentum), rho),
+        sharpness_aware(sgd(rate, momentum), rho, eps),
         selection=reliable(margin),
-        guards=[recover_on_collapse(recovery)],
+        guards=[recover_on_collapse(recovery, recovery_decay)],
     )
 
 
@@ -345,7 +360,9 @@ def recap_sar(
     double_single: bool = True,
     margin: float = 0.4,
     rho: float = 0.05,
+    eps: float = 1e-12,
     recovery: float = 0.2,
+    recovery_decay: float = 0.9,
     frozen_top: bool = True,
 ) -> Method:
     """SAR with region confidence in the place of entropy (Hu et al., ICML 2025, Sec. 5.2).
@@ -359,7 +376,9 @@ def recap_sar(
         double_single=double_single,
         margin=margin,
         rho=rho,
+        eps=eps,
         recovery=recovery,
+        recovery_decay=recovery_decay,
         frozen_top=frozen_top,
     )
     method.objective = region_confidence(_around(network, region, tau), lam)
@@ -487,6 +506,16 @@ def dda(
     )
 
 
+def _expect(name: str, value: object, kind: type[Region] | type[Fisher]) -> None:
+    if not isinstance(value, kind):
+        made = kind.__name__
+        raise TypeError(
+            f"{name} must be a wildtta.{made}, but is an object of type {type(value).__name__}; make one with "
+            f"wildtta.{made}.estimate(network, source_images), or read a saved one with wildtta.{made}.load(path)"
+        )
+
+
 def _around(network: Network, region: Region, tau: float) -> Neighbourhood:
+    _expect("region", region, Region)
     region.check(network)
     return Neighbourhood(network.head[0], region.variance, tau)

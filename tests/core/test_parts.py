@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -153,6 +154,53 @@ def test_a_rate_may_depend_on_the_batch() -> None:
 
 
 # -- composition -------------------------------------------------------------------------------------------------------
+
+
+def test_thresholds_that_keep_all_or_nothing_make_sense() -> None:
+    given = prediction(torch.randn(3, 4))
+    assert below(entropy(), math.inf)(given, {}).all()
+    assert not below(entropy(), -math.inf)(given, {}).any()
+    assert below(entropy(), torch.tensor(9.0))(given, {}).all()
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value"),
+    [
+        ("eta", "redundancy_decay", 0.1),
+        ("eata", "redundancy_decay", 0.1),
+        ("sar", "recovery_decay", 0.1),
+        ("sar", "eps", 10.0),
+        ("recap+sar", "recovery_decay", 0.1),
+        ("recap+sar", "eps", 10.0),
+    ],
+)
+def test_averages_and_eps_can_be_set_by_name(method: str, name: str, value: float) -> None:
+    """The default is what it was; another value reaches the numbers."""
+    network = make("gn")
+    given = settings(method, network, **({"recovery": 0.7} if "sar" in method else {}))
+    usual, plain = run(method, 6, **given)
+    default = wildtta.methods()[method].hyperparameters[name]
+    assert default == {"eps": 1e-12}.get(name, 0.9)
+    assert equal(run(method, 6, **given, **{name: default})[0], usual)
+    _, changed = run(method, 6, **given, **{name: value})
+    leaves = tree.flatten(changed.state)
+    assert any(not torch.equal(leaf, leaves[key]) for key, leaf in tree.flatten(plain.state).items())
+    assert repr(changed.method) != repr(plain.method), "a saved state knows that it is of another composition"
+
+
+def test_without_guards_no_first_state_is_made_again() -> None:
+    """It would be allocated in every step, and thrown away."""
+    made: list[str | None] = []
+    for guard in (None, "collapse"):
+        _, model = run("tent", 1, guard=guard)
+
+        def counted(network: object, guard: str | None = guard, fresh: Callable = model.method._fresh) -> object:
+            made.append(guard)
+            return fresh(network)
+
+        model.method._fresh = counted
+        model(images(8, 1))
+    assert made == ["collapse"]
 
 
 def test_a_composed_method_equals_the_recipe() -> None:

@@ -59,6 +59,8 @@ class recover_on_collapse(Guard):
 
     def __init__(self, threshold: float = 0.2, decay: float = 0.9) -> None:
         super().__init__()
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay is the share of the average that is kept, from 0 to 1, but is {decay}")
         self.threshold, self.decay = threshold, decay
 
     def init(self, fresh: State, classes: int) -> State:

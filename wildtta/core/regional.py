@@ -161,4 +161,6 @@ class regional_instability(Measure):
 
 def region_confidence(around: Neighbourhood, lam: float = 0.5, bias: Measure | None = None) -> Measure:
     """L_RE + λ L_RI, what ReCAP minimises (eq. 3 through its two bounds); `bias` is L_RE where a method has it already."""
+    if not 0 <= lam < math.inf:
+        raise ValueError(f"lam weighs a bound that is to become small and cannot be {lam}; the paper's value is 0.5")
     return (regional_entropy(around) if bias is None else bias) + lam * regional_instability(around)

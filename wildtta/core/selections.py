@@ -89,7 +89,7 @@ class below(Selection):
 
     def __init__(self, criterion: Measure, threshold: float, *, of_log_classes: bool = False) -> None:
         super().__init__()
-        self.criterion, self.threshold, self.of_log_classes = criterion, threshold, of_log_classes
+        self.criterion, self.threshold, self.of_log_classes = criterion, _checked(threshold), of_log_classes
 
     def forward(self, prediction: Prediction, state: State) -> Tensor:
         unit = math.log(prediction.classes) if self.of_log_classes else 1.0
@@ -106,7 +106,7 @@ class above(Selection):
 
     def __init__(self, criterion: Measure, threshold: float) -> None:
         super().__init__()
-        self.criterion, self.threshold = criterion, threshold
+        self.criterion, self.threshold = criterion, _checked(threshold)
 
     def forward(self, prediction: Prediction, state: State) -> Tensor:
         return self.criterion(prediction) > self.threshold
@@ -140,7 +140,9 @@ class non_redundant(Selection):
 
     def __init__(self, threshold: float = 0.05, decay: float = 0.9) -> None:
         super().__init__()
-        self.threshold, self.decay = threshold, decay
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay is the share of the average that is kept, from 0 to 1, but is {decay}")
+        self.threshold, self.decay = _checked(threshold), decay
 
     def init(self, theta: Tensor, classes: int) -> State:
         return {
@@ -165,3 +167,14 @@ class non_redundant(Selection):
 
     def extra_repr(self) -> str:
         return f"threshold={self.threshold}, decay={self.decay}"
+
+
+def _checked(threshold: float) -> float:
+    """NaN would select nothing, and nothing would tell."""
+    try:
+        senseless = math.isnan(threshold)
+    except TypeError:
+        senseless = True
+    if senseless:
+        raise ValueError(f"threshold must be a number that a measure can be compared with, but is {threshold!r}")
+    return threshold

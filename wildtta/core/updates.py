@@ -63,6 +63,8 @@ class sgd(Update):
 
     def __init__(self, lr: Rate, momentum: float = 0.9) -> None:
         super().__init__()
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum is the share of the velocity that is kept, from 0 to 1, but is {momentum}")
         self.lr, self.momentum = _checked(lr), momentum
         self._coasts = momentum != 0  # a flag of its own: a momentum for each stream can decide nothing
 
@@ -133,7 +135,7 @@ class sharpness_aware(Update):
         return theta, state, second
 
     def extra_repr(self) -> str:
-        return f"rho={self.rho}"
+        return f"rho={self.rho}, eps={self.eps}"
 
 
 def _checked(lr: Rate) -> Rate:
