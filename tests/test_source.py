@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from networks import KINDS_OF_IMAGES, images, make
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import wildtta
+from wildtta.source import _batches
 
 
 def expected(network: torch.nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,6 +45,41 @@ def test_the_limit_and_endless_loaders() -> None:
         region.variance, expected(network, torch.cat([batch[:30], batch[:20]]))[0], rtol=1e-4, atol=1e-6
     )
     assert wildtta.Region.estimate(network, images(600)).count == 500
+
+
+def groups(batch: torch.Tensor) -> list[torch.Tensor]:
+    """Of many sizes, among them none and more than two batches."""
+    return [*batch[:3].split(1), batch[:0], batch[3:50], batch[50:57], batch[57:]]
+
+
+@pytest.mark.parametrize(("limit", "size"), [(200, 16), (70, 16), (64, 16), (1, 16), (70, 70), (60, 1), (33, 500)])
+def test_batches_are_the_images_in_their_order(limit: int, size: int) -> None:
+    batch = images(70)
+    for form in (batch, groups(batch), list(batch)):
+        found = list(_batches(form, limit, size, batch.device))
+        assert torch.equal(torch.cat(found), batch[:limit])
+        assert [len(part) for part in found[:-1]] == [size] * (len(found) - 1)
+        assert 1 <= len(found[-1]) <= size
+
+
+def test_images_are_copied_once_and_moved_by_the_batch() -> None:
+    class Watch(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.copied, self.moved = 0, 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+            result = function(*arguments, **(keywords or {}))
+            if "aten.cat" in str(function):
+                self.copied += len(result)
+            if "_to_copy" in str(function):
+                self.moved = max(self.moved, len(result))
+            return result
+
+    with Watch() as watch:
+        assert len(list(_batches(images(640), 640, 16, torch.device("meta")))) == 40
+    assert watch.copied == 640
+    assert watch.moved == 16
 
 
 def test_files(tmp_path: Path) -> None:

@@ -188,17 +188,22 @@ def _batches(images: Images, limit: int, size: int, device: torch.device) -> Ite
     pending: list[Tensor] = []
     left = limit
     for group in _groups(images):
-        group = group[:left].to(device)
-        left -= len(group)
-        pending.append(group.clone() if group.is_inference() else group)
-        while sum(map(len, pending)) >= size:
-            joined = torch.cat(pending)
-            yield joined[:size]
-            pending = [joined[size:]]
+        for part in _cut(group[:left], size - sum(map(len, pending)), size):
+            part = part.to(device)  # a batch at a time: all of them may be too many for it
+            left -= len(part)
+            pending.append(part.clone() if part.is_inference() else part)
+            if sum(map(len, pending)) == size:
+                yield torch.cat(pending)
+                pending = []
         if left == 0:
             break
-    if any(map(len, pending)):
+    if pending:
         yield torch.cat(pending)
+
+
+def _cut(group: Tensor, first: int, size: int) -> list[Tensor]:
+    """Parts of `size` images, the first and the last of which may be smaller; none is empty."""
+    return [part for part in (group[:first], *group[first:].split(size)) if len(part)]
 
 
 def _groups(images: Images) -> Iterator[Tensor]:
