@@ -13,7 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import wildtta
-from wildtta.bench import growth, loops, speed, speed_table, timing
+from wildtta.bench import growth, loops, speed, speed_table, timing, work
 from wildtta.bench.speed import Speed, SpeedError
 from wildtta.cli import app
 
@@ -120,6 +120,19 @@ def test_where_a_curve_bends() -> None:
 def test_what_cannot_be_asked_for(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(SpeedError, match=message):
         Speed(**wrong)  # type: ignore[arg-type]
+
+
+def test_one_meaning_of_precision() -> None:
+    """TF32 where it is asked for alone: losses of a bf16 run are in float32, and the tables time what a benchmark runs."""
+    assert speed.in_precision is work.precision
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
+    for device in ("cpu", torch.device("cpu")):
+        for name in speed.PRECISIONS:
+            with work.precision(name, device):
+                assert [switch.allow_tf32 for switch in switches] == [name == "tf32"] * 2
+                assert torch.is_autocast_enabled("cpu") == (name == "bf16")
+            assert [switch.allow_tf32 for switch in switches] == before
 
 
 def test_a_contestant_that_fails_does_not_stop_the_others(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,24 @@ def test_exact_path_in_blocks_and_under_vmap(monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
+@pytest.mark.parametrize("scale", [0.03, 0.1, 0.3])
+def test_what_tf32_does_to_the_product(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32 cuts the operands to 10 bits after the first; none of the sums moves by more than 2⁻⁹, and it does move."""
+
+    def cut(values: Tensor) -> Tensor:
+        return (values.contiguous().view(torch.int32) & -(1 << 13)).view(torch.float32)
+
+    random = torch.Generator().manual_seed(0)
+    around = Neighbourhood(scale * torch.randn(500, 64, generator=random), torch.full((64,), 0.5), 1.2)
+    assert not around.exact
+    u = (3 * torch.randn(16, 500, generator=random)).log_softmax(-1)
+    expected = around.log_sums(u)
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr("wildtta.core.regional.F.linear", lambda one, other: linear(cut(one), cut(other)))
+    off = (around.log_sums(u) - expected).abs().max()
+    assert 1e-5 < off < 2**-9
+
+
 def test_the_constants_of_a_half_precision_head_are_wide() -> None:
     head = huge(torch.float32)
     narrow = Neighbourhood(head.weight.bfloat16(), head.variance, 0.01)

@@ -18,7 +18,6 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from wildtta.adapter import Adapter
 from wildtta.bench.loops import LOOPS, Loop
 from wildtta.bench.timing import in_turn, peak_memory, spread
+from wildtta.bench.work import precision as in_precision
 from wildtta.common import compose
 from wildtta.core import keys
 from wildtta.core.measures import shape_dependence
@@ -230,17 +230,6 @@ def other_computation(method: Method) -> str:
         "guards": len(method.guards) > 0,
     }
     return "; ".join(text for text, present in said.items() if present)
-
-
-@contextmanager
-def in_precision(name: str, device: str) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name == "tf32"
-    try:
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=name == "bf16"):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def _passes(contestant: Contestant, network: nn.Module, batch: Tensor) -> tuple[float, float]:

@@ -325,13 +325,16 @@ def _estimate(cell: Cell, setting: Setting, need: str) -> Region | Fisher:
 
 
 @contextlib.contextmanager
-def precision(name: str, device: torch.device) -> Iterator[None]:
-    """float32, tf32 (float32 whose matrix products may use TF32) or bf16 (autocast); losses are in float32 in any case."""
+def precision(name: str, device: torch.device | str) -> Iterator[None]:
+    """float32, tf32 (float32 whose matrix products and convolutions may use TF32) or bf16 (autocast).
+
+    Losses are in float32 in any case, and their products use TF32 with "tf32" alone (see `Neighbourhood` for what that does).
+    """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = name != "float32"
+    matmul.allow_tf32 = cudnn.allow_tf32 = name == "tf32"
     try:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=name == "bf16"):
+        with torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=name == "bf16"):
             yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
