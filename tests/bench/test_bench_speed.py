@@ -59,6 +59,16 @@ def test_the_table_has_a_row_for_everyone(tiny: str) -> None:
         for method in ("tent", "sar", "deyo", "recap")
     }
     assert passes == {"tent": (1, 1), "sar": (2, 2), "deyo": (2, 1), "recap": (1, 1)}
+    counted = {
+        method: (row["forwards"], row["backwards"]) for (method, runner, _), row in rows.items() if "loop" in runner
+    }
+    assert counted == {
+        "source": (1, 0), "tent": (1, 1), "eta": (1, 1), "sar": (2, 2), "deyo": (2, 1), "recap": (1, 1)
+    }  # fmt: skip
+    assert (
+        rows["no adaptation", "eager", "bf16"]["forwards"],
+        rows["no adaptation", "eager", "bf16"]["backwards"],
+    ) == (1, 0)
     assert rows["recap", "eager", "float32"]["other"] == "region confidence"
     assert rows["tent", "eager", "float32"]["other"] == ""
     parts = speed_table.groups(result)
@@ -73,7 +83,8 @@ def test_the_table_has_a_row_for_everyone(tiny: str) -> None:
 
 
 def test_a_share_of_the_images_teaches(tiny: str) -> None:
-    result = speed.measure(Speed([tiny], [64], 16, methods=["recap", "sar"], share=0.25, rounds=2, memory=False))
+    options = Speed([tiny], [64], 16, methods=["recap", "sar"], share=0.25, rounds=2, memory=False, reference=True)
+    result = speed.measure(options)
     rows = {(row["method"], row["runner"]): row for row in result["rows"]}
     assert all("mib" not in row for row in rows.values())
     for method in ("recap", "sar"):
@@ -82,6 +93,9 @@ def test_a_share_of_the_images_teaches(tiny: str) -> None:
     assert (rows["sar", "eager"]["forwards"], rows["sar", "eager"]["backwards"]) == (2, 2)
     assert rows["sar", "sparing"]["forwards"] < 1.8
     assert rows["sar", "sparing"]["backwards"] < 1.4
+    loops = {method: row for (method, runner), row in rows.items() if runner == "plain loop"}
+    assert (loops["sar"]["forwards"], loops["sar"]["backwards"]) == (2, 2), "the plain loop spares nothing"
+    assert (loops["deyo"]["forwards"], loops["deyo"]["backwards"]) == (1.25, 1), "it asks again about what it kept"
 
 
 @pytest.mark.parametrize("what", ["classes", "batch", "streams"])

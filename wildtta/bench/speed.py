@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import gc
 import importlib
-import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
@@ -128,12 +127,16 @@ _RUNNERS = ("eager", "sparing", "captured", "compiled", "auto")
 
 @dataclass
 class Contestant:
-    """One that takes its turn: what it is called, what it does to a batch, and its row of the table."""
+    """One that takes its turn: what it is called, what it does to a batch, and its row of the table.
+
+    `head` is the last layer of the network that the step runs: what passes through it is counted.
+    """
 
     name: str
     step: Callable[[Tensor], object]
     precision: str
     row: Row
+    head: nn.Module
     adapter: Adapter | None = None
 
 
@@ -169,7 +172,8 @@ def contestants(network: nn.Module, options: Speed, images: Tensor, say: Say) ->
             continue
         loop = Loop(network, method, head, share=None if method == "tent" else options.share, lr=lr)
         name = f"plain loop: {method}, float32"
-        yield Contestant(name, loop, "float32", {"method": method, "runner": "plain loop", "precision": "float32"})
+        row = {"method": method, "runner": "plain loop", "precision": "float32"}
+        yield Contestant(name, loop, "float32", row, loop.network.get_submodule(head))
     del view
     plain = copy.deepcopy(network).eval().requires_grad_(False)
 
@@ -180,7 +184,7 @@ def contestants(network: nn.Module, options: Speed, images: Tensor, say: Say) ->
 
     for precision in options.precisions:
         row = {"method": "no adaptation", "runner": "eager", "precision": precision}
-        yield Contestant(f"no adaptation, {precision}", forward, precision, row)
+        yield Contestant(f"no adaptation, {precision}", forward, precision, row, plain.get_submodule(head))
         for method in options.methods or [
             name for name, recipe in registered().items() if name != "source" and not recipe.costly
         ]:
@@ -195,7 +199,8 @@ def contestants(network: nn.Module, options: Speed, images: Tensor, say: Say) ->
                     "precision": precision,
                     "other": other_computation(adapter.method),
                 }
-                yield Contestant(f"{method}, {runner}, {precision}", adapter, precision, row, adapter)
+                last = adapter.network.module.get_submodule(head)
+                yield Contestant(f"{method}, {runner}, {precision}", adapter, precision, row, last, adapter)
 
 
 def _adapter(network: nn.Module, method: str, runner: str, options: Speed) -> Adapter | None:
@@ -232,15 +237,13 @@ def other_computation(method: Method) -> str:
     return "; ".join(text for text, present in said.items() if present)
 
 
-def _passes(contestant: Contestant, network: nn.Module, batch: Tensor) -> tuple[float, float]:
+def _passes(contestant: Contestant, batch: Tensor) -> tuple[float, float]:
     """Images forward and backward through the network in a step, for each image of the batch.
 
     Counted at the head; where a step is replayed or compiled the head is not called, and the method says it.
     """
     adapter = contestant.adapter
-    if adapter is None or contestant.row["runner"] in ("captured", "compiled", "auto"):
-        if adapter is None:
-            return _LOOP_PASSES.get(contestant.row["method"], (math.nan, math.nan))
+    if adapter is not None and contestant.row["runner"] in ("captured", "compiled", "auto"):
         return float(adapter.method.forwards), float(adapter.method.backwards)
     counted = {"forward": 0, "backward": 0}
 
@@ -252,13 +255,10 @@ def _passes(contestant: Contestant, network: nn.Module, batch: Tensor) -> tuple[
         if output.requires_grad:
             output.register_hook(backward)
 
-    handle = adapter.network.module.get_submodule(adapter.network.head_name).register_forward_hook(forward)
+    handle = contestant.head.register_forward_hook(forward)
     contestant.step(batch)
     handle.remove()
     return counted["forward"] / len(batch), counted["backward"] / len(batch)
-
-
-_LOOP_PASSES = {"no adaptation": (1.0, 0.0), "source": (1.0, 0.0), "tent": (1.0, 1.0)}
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def table(network: nn.Module, images: Tensor, options: Speed, say: Say, common: 
         except (RuntimeError, ValueError) as error:  # out of memory, say: one that cannot run does not stop the others
             say(f"{contestant.name} cannot run: {first_line(error)}")
             contestant.row["error"] = first_line(error)
-            contestant.adapter, contestant.step = None, lambda batch: None
+            contestant.adapter, contestant.step, contestant.head = None, lambda batch: None, nn.Identity()
         ready.append(contestant)
     running = {contestant.name: contestant for contestant in ready if "error" not in contestant.row}
 
@@ -322,8 +322,7 @@ def table(network: nn.Module, images: Tensor, options: Speed, say: Say, common: 
         with in_precision(contestant.precision, options.device):
             if options.memory:
                 row["mib"] = round(peak_memory(turns[name], options.device), 1)
-            passes = _passes(contestant, network, images)
-            row["forwards"], row["backwards"] = (None if math.isnan(value) else round(value, 3) for value in passes)
+            row["forwards"], row["backwards"] = (round(value, 3) for value in _passes(contestant, images))
         if (adapter := contestant.adapter) is not None:
             report = adapter.report
             row["selected"] = round(report.selected / max(report.seen, 1), 3)
