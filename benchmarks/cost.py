@@ -4,8 +4,9 @@
     python benchmarks/cost.py --device cuda        # and a step at 224 px
     python benchmarks/cost.py --only wide          # C = 21,841, d = 768, B = 64, in a process of its own
 
-Times are medians with the quartiles, methods taken in turn within each round so that they share what the machine does. Memory is
-the peak over what was allocated before: the allocator's on CUDA; on the CPU, what the profiler's allocations add up to.
+Times are medians with the quartiles, methods taken in turn within each round so that they share what the machine does; a ratio is
+the median of the ratios within rounds. Memory is the peak over what was allocated before: the allocator's on CUDA; on the CPU,
+what the profiler's allocations add up to.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 import wildtta
 from wildtta.bench.loops import cubic
-from wildtta.bench.timing import MIB, in_turn, peak_memory, spread
+from wildtta.bench.timing import MIB, in_turn, peak_memory, ratios, spread
 from wildtta.core import Neighbourhood, Prediction, entropy, region_confidence
 
 
@@ -94,14 +95,17 @@ def step(device: str, side: int, batch: int, rounds: int, small_stem: bool) -> d
     if device == "cpu":
         methods = {name: adapter.to(memory_format=torch.channels_last) for name, adapter in methods.items()}
     turns = {name: lambda adapter=adapter: adapter(images) for name, adapter in methods.items()}
-    times = {name: spread(values) for name, values in in_turn(turns, rounds, device).items()}
+    times = in_turn(turns, rounds, device)
     for name, adapter in methods.items():
         assert adapter.report.selected == adapter.report.seen, f"{name} must learn from all images to be compared"
     print(f"\nA step, ResNet50-GN, {side} px, batch {batch}, float32, eager, {device}: every image teaches")
     print("| method | ms (quartiles) | ÷ tent |\n| --- | --- | --- |")
-    for name, (low, middle, high) in times.items():
-        print(f"| {name} | {middle:.1f} ({low:.1f} to {high:.1f}) | {middle / times['tent'][1]:.3f} |")
-    return {name: middle for name, (_, middle, _) in times.items()}
+    found: dict[str, float] = {}
+    for name in methods:
+        low, found[name], high = spread(times[name])
+        found[f"{name} ÷ tent"] = over = ratios(times, name, "tent").middle
+        print(f"| {name} | {found[name]:.1f} ({low:.1f} to {high:.1f}) | {over:.3f} |")
+    return found
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """On the CPU: methods and runners on a stream of corrupted photographs, next to the plain Tent loop.
 
-    python benchmarks/cpu_speed.py DATA --json docs/data/speed/cpu_real.json      # real images and a model that knows them
-    python benchmarks/cpu_speed.py --json docs/data/speed/cpu_drawn.json --share 0.4   # neither: so many images are drawn to teach
+    python benchmarks/cpu_speed.py DATA --json docs/data/speed/cpu-real.json      # real images and a model that knows them
+    python benchmarks/cpu_speed.py --json docs/data/speed/cpu-drawn.json --share 0.4   # neither: so many images are drawn to teach
 
 DATA is the folder that benchmarks/tiny_imagenet.py takes. ResNet50-GN, 64 px, batches of 64, contiguous, float32. All take turns
 within each round, on the same batch of the same stream, each with a network of its own that goes on learning; a ratio is the
@@ -30,7 +30,7 @@ import tiny_imagenet
 import wildtta
 from wildtta.bench.loops import Loop
 from wildtta.bench.speed import Speed, contestants, machine
-from wildtta.bench.timing import in_turn, spread
+from wildtta.bench.timing import in_turn, ratios, spread
 from wildtta.corruptions import corrupt
 
 WARM_UP = 4  # the sparing runner learns what passes cost
@@ -94,14 +94,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         return taken
 
     times = in_turn({name: turn(name) for name in steps}, arguments.rounds, "cpu", warm_up=WARM_UP)
+    work = {name: values[WARM_UP:] for name, values in work.items()}
     rows = []
     for name, step in steps.items():
-        pairs = zip(times[name], times["plain loop: tent"], strict=True)
         row: dict[str, Any] = {"name": name, "ms": [round(value, 1) for value in spread(times[name])]}
-        row["ratio"] = [round(value, 4) for value in spread([mine / other for mine, other in pairs])]
-        pairs = zip(work[name][WARM_UP:], work["plain loop: tent"][WARM_UP:], strict=True)
-        row["work"] = [round(value, 1) for value in spread(work[name][WARM_UP:])]
-        row["work_ratio"] = [round(value, 4) for value in spread([mine / other for mine, other in pairs])]
+        row["ratio"] = [round(value, 4) for value in ratios(times, name, "plain loop: tent")]
+        row["work"] = [round(value, 1) for value in spread(work[name])]
+        row["work_ratio"] = [round(value, 4) for value in ratios(work, name, "plain loop: tent")]
         if isinstance(step, wildtta.Adapter):
             row["selected"] = round(step.report.selected / step.report.seen, 3)
             if costs := getattr(step.runner, "costs", None):

@@ -5,7 +5,8 @@
     python benchmarks/fleet.py --threads 1 --cpu-time       # on a machine that others use too
     python benchmarks/fleet.py --memory                     # bytes of a stream, by method
 
-The loop and the fleet take turns within each round, so that they share what the machine does; times are medians with quartiles.
+The loop and the fleet take turns within each round, so that they share what the machine does; times are medians with quartiles,
+ratios medians of the ratios within rounds.
 "Floor" is one adapter that gets all the images as one batch: the same network passes, without any stream of its own.
 """
 
@@ -13,34 +14,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 import wildtta
+from wildtta.bench.timing import in_turn, ratios, spread
 from wildtta.core import tree
 from wildtta.models import load_model
 
 MODELS = ("glyph-resnet", "glyph-vit")
-
-
-def in_turn(functions: dict[str, Callable[[], object]], options: argparse.Namespace) -> dict[str, Tensor]:
-    """Milliseconds of each function: quartiles over rounds in which each is called once."""
-    rounds, device = options.rounds, options.device
-    clock = time.process_time if options.cpu_time else time.perf_counter
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(rounds + 2):
-        for name, function in functions.items():
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = clock()
-            function()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if turn >= 2:
-                times[name].append(1000 * (clock() - start))
-    return {name: torch.tensor(values).quantile(torch.tensor([0.25, 0.5, 0.75])) for name, values in times.items()}
 
 
 def throughput(model: str, streams: int, options: argparse.Namespace) -> None:
@@ -56,12 +39,15 @@ def throughput(model: str, streams: int, options: argparse.Namespace) -> None:
 
     times = in_turn(
         {"loop": loop, "fleet": lambda: fleet(images, names), "floor": lambda: one(images)},
-        options,
+        options.rounds,
+        options.device,
+        clock=time.process_time if options.cpu_time else time.perf_counter,
     )
     reports = [adapter.report for adapter in adapters] + [fleet.report(name) for name in names]
     assert all(report.selected == report.seen for report in reports), "every image must teach"
-    cells = [f"{streams / value[1] * 1000:.0f} ({value[0]:.0f} to {value[2]:.0f} ms)" for value in times.values()]
-    faster = [float(times["loop"][1] / times[name][1]) for name in ("fleet", "floor")]
+    quartiles = [spread(values) for values in times.values()]
+    cells = [f"{streams / middle * 1000:.0f} ({low:.0f} to {high:.0f} ms)" for low, middle, high in quartiles]
+    faster = [ratios(times, "loop", name).middle for name in ("fleet", "floor")]
     print(
         f"| {model} | {torch.get_num_threads()} | {streams} | {' | '.join(cells)} | {faster[0]:.2f} | {faster[1]:.2f} |",
         flush=True,

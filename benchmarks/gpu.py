@@ -38,12 +38,14 @@ import tiny_imagenet  # noqa: E402
 import wildtta  # noqa: E402
 from wildtta.bench.growth import grow  # noqa: E402
 from wildtta.bench.speed import Speed, machine, measure, prepared  # noqa: E402
-from wildtta.bench.timing import in_turn, spread  # noqa: E402
+from wildtta.bench.timing import in_turn, ratios, spread  # noqa: E402
 from wildtta.core import Neighbourhood, entropy, region_confidence  # noqa: E402
 
 RESNET, VIT = "timm:resnet50_gn", "timm:vit_base_patch16_224"
 TINY = f"{HERE / 'tiny_speed_model.py'}:build"
 METHODS = ("tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
+
+CAPTURED = ("tests/test_captured.py", "tests/test_fleet.py::test_captured_equals_eager")
 
 Figures = dict[str, Any]
 
@@ -140,10 +142,10 @@ class Tasks:
         return measure(replace(options, precisions=("bf16",), batches=(self.large,)), _say)
 
     def equality(self) -> Figures:
-        """The tests that hold the captured runner against the eager one: they need a CUDA device, and skip elsewhere."""
+        """The tests that hold captured steps, of one stream and of many, against eager ones: without CUDA they skip."""
         if self.tiny:
             raise SkippedError("takes too long for a dry run")
-        command = [sys.executable, "-m", "pytest", "-q", "tests/test_captured.py", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CAPTURED]
         done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=300)
         return {"passed": done.returncode == 0, "said": done.stdout.splitlines()[-5:], **machine(self.device)}
 
@@ -204,7 +206,7 @@ def loss_share(spec: str, batch: int, options: Speed) -> Figures:
     if options.device != "cpu":
         times |= {name: [value / _REPEATS for value in times[name]] for name in ("loss", "entropy")}
     found = {name: spread(values) for name, values in times.items()}
-    found |= {"share": spread([a / b for a, b in zip(times["loss"], times["step"], strict=True)])}
+    found |= {"share": ratios(times, "loss", "step")}
     return {"model": spec, "batch": batch, "classes": classes} | {name: list(values) for name, values in found.items()}
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -16,6 +23,8 @@ import wildtta
 from wildtta.bench import growth, loops, speed, speed_table, timing, work
 from wildtta.bench.speed import Speed, SpeedError
 from wildtta.cli import app
+
+ROOT = Path(__file__).parent.parent.parent
 
 TINY = """
 import torch
@@ -205,11 +214,102 @@ def test_the_plain_loop_of_recap_has_the_librarys_loss() -> None:
 def test_timing() -> None:
     calls: list[str] = []
     times = timing.in_turn({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, "cpu", warm_up=1)
-    assert "".join(calls) == "abababab"
+    assert "".join(calls) == "abbaabba"
     assert [len(values) for values in times.values()] == [3, 3]
+    assert timing.in_turn({}, 2, "cpu") == {}
     assert 3.9 < timing.peak_memory(lambda: torch.ones(2**20).sum(), "cpu") < 4.2
     short = timing.in_turn({"a": lambda: sum(range(10**5))}, 10_000, "cpu", until=0.01)
     assert 3 <= len(short["a"]) < 10_000
+
+
+def test_in_a_round_each_has_its_turn_and_none_always_follows_the_same() -> None:
+    calls: list[str] = []
+    timing.in_turn({name: partial(calls.append, name) for name in "abcd"}, 6, "cpu", warm_up=2)
+    rounds = ["".join(calls[start : start + 4]) for start in range(0, 32, 4)]
+    assert rounds[:5] == ["abcd", "bcda", "cdab", "dabc", "abcd"]
+    before = {name: {one for one, other in pairwise(calls) if other == name} for name in "abcd"}
+    assert all(len(others) > 1 for others in before.values())
+
+
+def test_times_by_another_clock_belong_to_whom_they_are_of() -> None:
+    """A clock that the steps themselves move on: the order of a round does not mix up their times."""
+    now = [0.0]
+
+    def works(seconds: float) -> None:
+        now[0] += seconds
+
+    turns = {name: partial(works, seconds) for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 4.0))}
+    times = timing.in_turn(turns, 4, "cpu", clock=lambda: now[0])
+    assert times == {"a": [1000.0] * 4, "b": [2000.0] * 4, "c": [4000.0] * 4}
+
+
+def test_a_ratio_is_the_median_of_those_within_rounds() -> None:
+    """The machine was slow in the second round, for both; medians of each alone would come from different rounds."""
+    assert timing.ratios(TIMES, "recap", "tent") == timing.Spread(1.5, 2.0, 2.0)
+    assert timing.spread(TIMES["recap"]).middle / timing.spread(TIMES["tent"]).middle == 1.0
+
+
+TIMES = {"tent": [2.0, 40.0, 1.0], "recap": [2.0, 80.0, 2.0]}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a script from the folder of benchmarks."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+    def imported(name: str) -> ModuleType:
+        sys.modules.pop(name, None)
+        return importlib.import_module(name)
+
+    return imported
+
+
+def test_the_cost_of_a_step_is_told_by_ratios_within_rounds(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cost = script("cost")
+
+    def in_turn(turns: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, list[float]]:
+        for turn in turns.values():
+            turn()
+        return {name: TIMES[name.partition(",")[0]] for name in turns}
+
+    monkeypatch.setattr(cost, "in_turn", in_turn)
+    found = cost.step("cpu", 32, 2, 3, small_stem=False)
+    assert (found["recap"], found["tent"], found["recap ÷ tent"]) == (2.0, 2.0, 2.0)
+    assert "| recap | 2.0 (2.0 to 41.0) | 2.000 |" in capsys.readouterr().out
+
+
+def test_the_benchmark_of_fleets_runs(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    threads = str(torch.get_num_threads())
+    asked = ["--models", "glyph-resnet", "--streams", "2", "--threads", threads, "--rounds", "2", "--cpu-time"]
+    monkeypatch.setattr("sys.argv", ["fleet.py", *asked])
+    script("fleet").main()
+    row = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    assert row[:3] == ["glyph-resnet", threads, "2"]
+    assert all(float(value) > 0 for value in row[-2:])
+
+
+def test_files_are_called_what_the_page_calls_them(script: Callable[[str], ModuleType]) -> None:
+    """The command in the script's docstring writes the file that the page shows, and is the page's own."""
+    said = script("cpu_speed").__doc__ or ""
+    names = re.findall(r"--json docs/data/speed/(\S+)\.json", said)
+    assert [name for name in names if name in script("speed_page").PARTS] == ["cpu-real"]
+    assert "DATA --json docs/data/speed/cpu-real.json" in (ROOT / "docs" / "speed.md").read_text()
+    assert not any("_" in name for name in names)
+
+
+def test_all_that_holds_captured_steps_against_eager_ones_runs_on_the_gpu(script: Callable[[str], ModuleType]) -> None:
+    """Wherever a test of this name is: without CUDA it skips, and nobody would miss it."""
+    files = [
+        file for file in sorted((ROOT / "tests").glob("*.py")) if "def test_captured_equals_eager" in file.read_text()
+    ]
+    assert {file.name for file in files} == {Path(name.partition("::")[0]).name for name in script("gpu").CAPTURED}
+    for name in script("gpu").CAPTURED:
+        path, _, test = name.partition("::")
+        assert f"def {test}(" in (ROOT / path).read_text() if test else (ROOT / path).exists()
 
 
 def test_the_command(tiny: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from wildtta.adapter import Adapter
 from wildtta.bench.loops import LOOPS, Loop
-from wildtta.bench.timing import in_turn, peak_memory, spread
+from wildtta.bench.timing import in_turn, peak_memory, ratios, spread
 from wildtta.bench.work import precision as in_precision
 from wildtta.common import compose
 from wildtta.core import keys
@@ -317,8 +317,7 @@ def table(network: nn.Module, images: Tensor, options: Speed, say: Say, common: 
         row["ms"] = [round(value, 4) for value in spread(times[name])]
         row["rounds"] = len(times[name])
         if YARDSTICK in times:
-            pairs = zip(times[name], times[YARDSTICK], strict=True)
-            row["ratio"] = [round(value, 4) for value in spread([mine / other for mine, other in pairs])]
+            row["ratio"] = [round(value, 4) for value in ratios(times, name, YARDSTICK)]
         with in_precision(contestant.precision, options.device):
             if options.memory:
                 row["mib"] = round(peak_memory(turns[name], options.device), 1)

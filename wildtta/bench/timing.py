@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["MIB", "Spread", "in_turn", "peak_memory", "spread", "synchronise"]
+__all__ = ["MIB", "Spread", "in_turn", "peak_memory", "ratios", "spread", "synchronise"]
 
 MIB = 2**20
 
@@ -39,25 +39,44 @@ def spread(values: list[float]) -> Spread:
 
 
 def in_turn(
-    functions: Mapping[str, Callable[[], object]], rounds: int, device: str, *, warm_up: int = 2, until: float = 0.0
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int,
+    device: str,
+    *,
+    warm_up: int = 2,
+    until: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Milliseconds of each function in each round. In a round each is called once, so that all share what the machine does.
 
-    With `until`, rounds end early after so many seconds, but not before the third.
+    Each round begins with the next one, so that none always comes after the same other and finds the caches as that left them.
+    With `until`, rounds end early after so many seconds, but not before the third. Another `clock` (`time.process_time`)
+    measures something else than the time that passes.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
+    order = list(functions)
     begun = time.perf_counter()
     for turn in range(rounds + warm_up):
-        for name, function in functions.items():
+        for name in order:
             synchronise(device)
-            start = time.perf_counter()
-            function()
+            start = clock()
+            functions[name]()
             synchronise(device)
             if turn >= warm_up:
-                times[name].append(1000 * (time.perf_counter() - start))
+                times[name].append(1000 * (clock() - start))
+        order = [*order[1:], *order[:1]]
         if until and turn >= warm_up + 2 and time.perf_counter() - begun > until:
             break
     return times
+
+
+def ratios(times: Mapping[str, list[float]], name: str, other: str) -> Spread:
+    """How many times as long as another one takes, round by round: what the machine does in a round slows both.
+
+    >>> ratios({"a": [2.0, 20.0, 4.0], "b": [1.0, 10.0, 1.0]}, "a", "b").middle
+    2.0
+    """
+    return spread([mine / its for mine, its in zip(times[name], times[other], strict=True)])
 
 
 def peak_memory(function: Callable[[], object], device: str) -> float:
