@@ -176,6 +176,28 @@ def test_a_run_that_grows_keeps_what_it_has(tmp_path):
     assert sorted(f"{name}.json" for name in plan["cells"]) == sorted(results(tmp_path / "run"))
 
 
+def test_streams_side_by_side_that_are_done_are_not_done_again(tmp_path):
+    """Neither where a plan grows, nor where one of their results is lost."""
+    given = {"scenarios": ["limited"], "methods": ["tent"]}
+    run(config(**given, seeds=[1]), tmp_path / "run")
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "cells").iterdir()}
+    summary = run(config(**given, seeds=[1, 2, 3]), tmp_path / "run")
+    assert (summary.cells, summary.kept, summary.finished) == (6, 2, 4)
+    files = list((tmp_path / "run" / "cells").iterdir())
+    assert kept.items() <= {file: file.stat().st_mtime_ns for file in files}.items()
+    assert sorted(json.loads(file.read_text())["measured"]["fleet"] for file in files) == [2, 2, 4, 4, 4, 4]
+    before = results(tmp_path / "run")
+    lost = max(files)
+    lost.unlink()
+    summary = run(config(**given, seeds=[1, 2, 3]), tmp_path / "run")
+    assert (summary.kept, summary.finished) == (5, 1)
+    after = results(tmp_path / "run")
+    mine, other = after[lost.name]["result"], before[lost.name]["result"]
+    assert mine.pop("nll") == pytest.approx(other.pop("nll"), abs=1e-5)
+    assert mine.pop("ece") == pytest.approx(other.pop("ece"), abs=1e-3)
+    assert after == before
+
+
 def test_a_fleet_gives_what_its_cells_give_alone(tmp_path):
     several = {"scenarios": ["limited"], "methods": ["source", "tent", "sar", "deyo", "recap"], "guards": ["collapse"]}
     run(config(**several, seeds=[1, 2]), tmp_path / "fleet")

@@ -65,6 +65,18 @@ def start(tmp_path):
         process.communicate()
 
 
+def _same(found, expected) -> bool:
+    """The same files. Single images run side by side with what is missing: whose company was, by rounding, another."""
+    assert found.keys() == expected.keys()
+    for name, content in found.items():
+        mine, other = dict(content["result"]), dict(expected[name]["result"])
+        if content["cell"]["scenario"] == "limited":
+            assert mine.pop("nll") == pytest.approx(other.pop("nll"), abs=1e-5)
+            assert mine.pop("ece") == pytest.approx(other.pop("ece"), abs=1e-3)
+        assert content | {"result": mine} == expected[name] | {"result": other}
+    return True
+
+
 def _kill(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
@@ -94,10 +106,10 @@ def _killed_at_random(start, peaceful, out: Path, times: int, jobs: int = 1) -> 
             _no_half_results(out / str(runs))
             continue
         assert process.returncode == 0
-        assert results(out / str(runs)) == peaceful
+        assert _same(results(out / str(runs)), peaceful)
         runs += 1
     assert start(given, out / str(runs)).wait(timeout=120) == 0
-    assert results(out / str(runs)) == peaceful
+    assert _same(results(out / str(runs)), peaceful)
     assert not list(out.rglob("*.partial"))
 
 
@@ -116,7 +128,7 @@ def test_killed_three_times(start, peaceful, tmp_path):
         assert done < len(peaceful)
     summary = run(_given(), out)
     assert (summary.failed, summary.cells) == ({}, len(peaceful))
-    assert results(out) == peaceful
+    assert _same(results(out), peaceful)
     assert not list(out.rglob("*.partial"))
 
 
@@ -182,7 +194,7 @@ def test_ctrl_c_says_how_to_go_on(start, peaceful, tmp_path, jobs):
     assert done < len(peaceful)
     summary = run(_given(), out)
     assert (summary.kept <= done, summary.finished) == (True, len(peaceful) - summary.kept)
-    assert results(out) == peaceful
+    assert _same(results(out), peaceful)
 
 
 def _group(leader: int) -> list[int]:
@@ -212,4 +224,4 @@ def test_workers_end_when_their_parent_is_killed(start, peaceful, tmp_path):
         assert time.monotonic() < deadline, "orphans are left"
         time.sleep(0.1)
     run(_given(), tmp_path / "run")
-    assert results(tmp_path / "run") == peaceful
+    assert _same(results(tmp_path / "run"), peaceful)

@@ -1,7 +1,7 @@
 """Running a plan: what is missing is run, in this process or in several, and nothing that is done is lost.
 
-Every result is one file, written whole once its cell is over. So a run that was stopped in any way goes on with the same
-call, and ends with the same files as one that was not.
+Every result is one file, written whole once its cell is over; those of cells that run side by side come together. So a run
+that was stopped in any way goes on with the same call, and ends with the same files as one that was not.
 """
 
 from __future__ import annotations
@@ -135,8 +135,9 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
                 "stand_in": any(setting.model.stand_in or setting.data.stand_in for setting in settings.values()),
             }
         )
-        groups = families(cells, settings)
-        missing = [family for family in groups if any(store.read(cell.name) is None for cell in family)]
+        absent = {cell for cell in cells if store.read(cell.name) is None}
+        groups = [tuple(cell for cell in family if cell in absent) for family in families(cells, settings)]
+        missing = [family for family in groups if family]
         summary = Summary(len(cells), len(cells) - sum(map(len, missing)))
         listener.begin(summary.cells, summary.kept)
         write_gallery(store, config, settings)

@@ -164,7 +164,8 @@ def families(cells: Sequence[Cell], settings: Mapping[tuple[str, str], Setting])
     """Which cells run together, as one fleet: those of single images that differ in their images or their seed alone.
 
     A costly method's go alone: an image of theirs is work enough for the device.
-    They depend on the plan and not on what is done already, so that a run which was stopped ends with the same numbers.
+    They depend on the plan and not on what is done already, so that a run which was stopped ends with the same numbers. Of a
+    family that has some results already only the rest is run: a stream's numbers depend on its company by rounding alone.
     """
     found: dict[Cell, list[Cell]] = {}
     mixing = {key: mixes_images(setting.model.network) for key, setting in settings.items()}
