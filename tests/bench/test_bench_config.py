@@ -144,6 +144,7 @@ def test_the_benchmarks_fifteen_are_the_default_kinds():
         ({"seeds": [1 << 32]}, "seeds go from 0 to 4294967295"),
         ({"images": 0}, "images must be at least 1, but is 0"),
         ({"batch": 0}, "batch must be at least 1"),
+        ({"gpus": 0.25}, "gpus, a share of 0.25, is for the engine ray; add --engine ray"),
         ({"calibration": -5}, "calibration must be at least 1, but is -5"),
         ({"threads": 0}, "threads must be at least 1"),
         ({"jobs": 0}, "jobs must be at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,10 +136,34 @@ def test_the_demo_runs_the_costly_methods_on_a_sample(monkeypatch: pytest.Monkey
     found, _ = asked(monkeypatch, "demo", "--methods", "all")
     assert "dda" in found.methods
     assert found.sample == 16
+    assert found.settings_of("memo") == {"lr": "x1", "crop": False, "flip": False}
+    assert found.settings_of("recap") == {"lr": "x30"}
     assert "dda" not in asked(monkeypatch, "demo")[0].methods
     assert asked(monkeypatch, "bench", "--out", "x", "--sample", "7")[0].sample == 7
     with pytest.raises(ConfigError, match="sample must be at least 1"):
         Config(sample=0)
+
+
+@pytest.mark.parametrize(
+    ("methods", "settings"),
+    [
+        ("source", {}),
+        ("dda", {}),
+        ("source,tent", {"lr": "x30"}),
+        ("memo", {"memo.lr": "x1", "memo.crop": False, "memo.flip": False}),
+    ],
+)
+def test_the_command_of_a_demo_is_one_that_runs(
+    monkeypatch: pytest.MonkeyPatch, methods: str, settings: dict[str, Any]
+) -> None:
+    """It stands on the page, for others to type."""
+    found, out = asked(monkeypatch, "demo", "--methods", methods)
+    assert (found.settings, found.options) == (settings, {"shift.repeats": False})
+    assert asked(monkeypatch, *shlex.split(found.command(out))[1:]) == (found, out)
+
+
+def test_a_demo_of_a_method_that_is_none() -> None:
+    assert "unknown method 'tentt'; did you mean tent" in refused("demo", "--methods", "tentt")
 
 
 def test_methods_shows_what_dda_takes() -> None:

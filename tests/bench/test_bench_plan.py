@@ -75,12 +75,18 @@ def test_every_combination_is_one_cell(opened):
         seeds=[1, 2],
     )
     cells = plan(found, opened)
-    assert len(cells) == 2 * (2 + 1) * 2 * 2 * 2
+    assert len(cells) == 2 * (2 + 1) * 3 * 2  # of the source, which a guard does not change, one
     assert len({cell.name for cell in cells}) == len(set(cells)) == len(cells)
     assert Counter((cell.severity, cell.kind) for cell in cells) == {
-        (severity, kind): 8 for severity in (1, 5) for kind in ("fog", "contrast", "all")
+        (severity, kind): 6 for severity in (1, 5) for kind in ("fog", "contrast", "all")
     }
-    assert {cell.guard for cell in cells} == {None, "collapse"}
+    assert {(cell.method, cell.guard) for cell in cells} == {("source", None), ("tent", None), ("tent", "collapse")}
+
+
+@pytest.mark.parametrize("guards", [["none", "collapse", "recover"], ["collapse"]])
+def test_what_learns_nothing_that_lasts_is_run_without_a_guard(opened, guards):
+    cells = plan(config(methods=["source", "memo", "dda"], guards=guards, kinds=["fog"], scenarios=["mild"]), opened)
+    assert [(cell.method, cell.guard) for cell in cells] == [("source", None), ("memo", None), ("dda", None)]
 
 
 def test_neighbours_share_their_images(opened):

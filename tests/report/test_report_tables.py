@@ -234,6 +234,39 @@ def test_what_every_method_was_given_alike_stands_in_the_heading(tmp_path: Path)
     assert "batch 1, lr=x30" in table.title
 
 
+def test_a_costly_method_with_a_value_of_its_own_leaves_the_others_rows_plain(tmp_path: Path) -> None:
+    cells = [
+        cell("source"),
+        cell("tent", settings={"lr": "x30"}),
+        cell("sar", settings={"lr": "x30"}),
+        cell("memo", settings={"lr": "x1"}),
+        cell("dda", settings={"steps": 20}),
+    ]
+    (table,) = tables_of(tmp_path / "own", cells)
+    labels = ["Source", "MEMO (lr=x1)", "DDA (steps=20)", "Tent", "SAR"]
+    assert sorted(row.label for row in table.rows) == sorted(labels)
+    assert "batch 1, lr=x30" in table.title
+    silent = [*cells[:3], cell("memo"), cell("mine", settings={"lr": "x30"})]
+    (table,) = tables_of(tmp_path / "silent", silent)  # the heading would tell a lie about MEMO
+    assert sorted(row.label for row in table.rows) == [
+        "MEMO",
+        "SAR (lr=x30)",
+        "Source",
+        "Tent (lr=x30)",
+        "mine (lr=x30)",
+    ]
+    assert "lr=x30" not in table.title
+
+
+def test_a_plan_with_guards_has_the_source_once(tmp_path: Path) -> None:
+    """A guard around it changes nothing, so it is run without; older runs have it with a guard."""
+    config = {"methods": ["source", "tent"], "guards": ["none", "collapse"]}
+    (table,) = tables_of(tmp_path / "new", [cell("tent", guard="collapse")], config=config)
+    assert [row.label for row in table.rows] == ["Source", "Tent", "Tent (collapse guard)"]
+    (table,) = tables_of(tmp_path / "old", [cell("source", guard="collapse")], config=config)
+    assert [row.label for row in table.rows] == ["Source (collapse guard)", "Tent", "Tent (collapse guard)"]
+
+
 def test_markdown_names_the_group_of_columns_that_have_one_name(tmp_path: Path) -> None:
     cells = [cell(scenario=scenario) for scenario in ("limited", "shift")]
     (overview,) = tables_of(tmp_path, cells, "overview")

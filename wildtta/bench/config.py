@@ -101,6 +101,8 @@ class Config:
         _known(self.engine, ["local", "ray"], "engine")
         if self.address is not None and self.engine != "ray":
             raise ConfigError(f"the address {self.address!r} is for the engine ray; add --engine ray")
+        if self.gpus != 1 and self.engine != "ray":
+            raise ConfigError(f"gpus, a share of {self.gpus:g}, is for the engine ray; add --engine ray")
         if self.gpus <= 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
             raise ConfigError(f"gpus must be a share of one, or a whole number, but is {self.gpus}")
         for severity in self.severities:

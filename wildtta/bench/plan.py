@@ -18,7 +18,10 @@ from wildtta.recipes import recipe
 from wildtta.runners.together import mixes_images
 from wildtta.streams import SCENARIOS
 
-__all__ = ["Cell", "Setting", "families", "fit", "open_settings", "plan"]
+__all__ = ["UNGUARDED", "Cell", "Setting", "families", "fit", "open_settings", "plan"]
+
+UNGUARDED = ("source", "memo", "dda")
+"""What learns nothing that lasts: a guard around these changes no number, so they are run without."""
 
 _MOST = 64  # streams in a fleet
 
@@ -132,7 +135,7 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
                     kind=kinds_here[0] if len(kinds_here) == 1 else "all",
                     severity=severity,
                     method=method,
-                    guard=None if guard == "none" else guard,
+                    guard=None if guard == "none" or method in UNGUARDED else guard,
                     seed=seed,
                     batch=config.batch or found.batch,
                     images=images,
@@ -147,7 +150,7 @@ def plan(config: Config, settings: Mapping[tuple[str, str], Setting]) -> list[Ce
                     threads=config.threads,
                 )
             )
-    cells = list(dict.fromkeys(cells))  # data without severities are run once, however many were asked for
+    cells = list(dict.fromkeys(cells))  # without severities, or with guards that change nothing, some are the same
     order = {kind: place for place, kind in enumerate(dict.fromkeys(cell.domains for cell in cells))}
     return sorted(cells, key=lambda cell: (config.data.index(cell.data), order[cell.domains]))
 

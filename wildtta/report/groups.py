@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from wildtta.bench.plan import UNGUARDED
 from wildtta.recipes import methods
 from wildtta.report import names
 from wildtta.report.run import Cell, Run, overrides, plain
@@ -198,12 +199,30 @@ def statistic(columns: Sequence[Mapping[int, float]]) -> tuple[float | None, flo
 
 
 def _common(run: Run) -> frozenset[str]:
-    """The changes that all cells share whose method has any of the hyper-parameters that were changed."""
+    """The changes that all cells share whose method has any of the hyper-parameters that were changed.
+
+    A costly method is asked only about those that it has and that nothing is said of for it: others would fill all rows
+    with what is common to the rest.
+    """
     names = {name for cell in run.cells for name in cell.settings}
-    found = [set(overrides(cell.settings)) for cell in run.cells if cell.settings or _takes(cell.method, names)]
-    return (
-        frozenset(set.intersection(*found)) if len({cell.method for cell in run.cells}) > 2 and found else frozenset()
-    )
+    asked = [cell for cell in run.cells if cell.settings or _takes(cell.method, names)]
+    usual = [set(overrides(cell.settings)) for cell in asked if not _costly(cell.method)]
+    if not usual or len({cell.method for cell in run.cells}) <= 2:
+        return frozenset()
+    found = set.intersection(*usual)
+    for cell in asked:
+        if _costly(cell.method):
+            found = {change for change in found if not _silent(cell, change.partition("=")[0])}
+    return frozenset(found)
+
+
+def _silent(cell: Cell, name: str) -> bool:
+    """Whether a cell's method has a hyper-parameter and the cell leaves it at its default."""
+    return name not in cell.settings and _takes(cell.method, {name})
+
+
+def _costly(method: str) -> bool:
+    return method in methods() and methods()[method].costly
 
 
 def _takes(method: str, names: set[str]) -> bool:
@@ -236,11 +255,12 @@ def _place(name: str, order: list[str]) -> tuple[int, str]:
 def _labels(run: Run, common: frozenset[str]) -> tuple[Label, ...]:
     """Every row that some cell has, and the plan's that have no cell yet."""
     found = {_label(cell, common) for cell in run.cells}
-    there = {(label.method, label.guard) for label in found}
+    there = {(label.method, None if label.method in UNGUARDED else label.guard) for label in found}
     planned = _planned(run, "methods")
     for method in planned:
         for guard in _planned(run, "guards") or ["none"]:
-            row = Label(method, None if guard == "none" else guard, _without(_planned_overrides(run, method), common))
+            own = None if guard == "none" or method in UNGUARDED else guard
+            row = Label(method, own, _without(_planned_overrides(run, method), common))
             found |= {row} if (row.method, row.guard) not in there else set()
 
     def order(label: Label) -> tuple[object, ...]:
