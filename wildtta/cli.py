@@ -17,9 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wildtta.bench import Config, Listener, preflight, run
+from wildtta.bench.checks import check_device
 from wildtta.bench.config import ConfigError, _known, read_toml
 from wildtta.bench.crew import muster
-from wildtta.bench.engine import check_device
 
 app = typer.Typer(
     name="wildtta",
@@ -85,6 +85,16 @@ Kinds = Annotated[
     str | None, typer.Option(help="Corruptions, or clean; all fifteen, or what the data have, if left out.")
 ]
 Severities = Annotated[str | None, typer.Option(help="1 to 5; 5 if left out.")]
+Scenarios = Annotated[
+    str | None,
+    typer.Option(help="limited, mixed, shift (these three if left out), mild, continual, gradual, correlated."),
+]
+Reset = Annotated[bool | None, typer.Option(help="A fresh adapter for each corruption, or one for all.")]
+Methods = Annotated[str | None, typer.Option(help="All but the costly ones if left out; all: those, too.")]
+Guards = Annotated[str | None, typer.Option(help="none (if left out), collapse, recover.")]
+Images = Annotated[int | None, typer.Option(help="At most so many images of each corruption.")]
+Options = Annotated[list[str] | None, typer.Option("--option", help="Of a scenario: shift.ratio=1000.")]
+Hyperparameters = Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter: lr=1e-4, recap.tau=1.0.")]
 Weights = Annotated[str | None, typer.Option(help="Weights for the models: safetensors, or a saved state_dict.")]
 Statistics = Annotated[str | None, typer.Option(help="own, or imagenet / half for the published wrong ones.")]
 Source = Annotated[str | None, typer.Option(help="Where uncorrupted source images lie, if not among the data.")]
@@ -204,23 +214,18 @@ def bench(
     data: DataSets = None,
     kinds: Kinds = None,
     severities: Severities = None,
-    scenarios: Annotated[
-        str | None,
-        typer.Option(help="limited, mixed, shift (these three if left out), mild, continual, gradual, correlated."),
-    ] = None,
-    reset: Annotated[bool | None, typer.Option(help="A fresh adapter for each corruption, or one for all.")] = None,
-    methods: Annotated[str | None, typer.Option(help="All but the costly ones if left out; all: those, too.")] = None,
-    guards: Annotated[str | None, typer.Option(help="none (if left out), collapse, recover.")] = None,
+    scenarios: Scenarios = None,
+    reset: Reset = None,
+    methods: Methods = None,
+    guards: Guards = None,
     seeds: Annotated[
         str | None, typer.Option(help="Of the streams' order and the methods' random numbers; 2023 if left out.")
     ] = None,
-    images: Annotated[int | None, typer.Option(help="At most so many images of each corruption.")] = None,
+    images: Images = None,
     sample: Annotated[int | None, typer.Option(help="At most so many for the costly methods.")] = None,
     batch: Annotated[int | None, typer.Option(help="Instead of the scenario's own.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Of a scenario: shift.ratio=1000.")] = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A hyper-parameter: lr=1e-4, recap.tau=1.0.")
-    ] = None,
+    option: Options = None,
+    setting: Hyperparameters = None,
     calibration: Annotated[int | None, typer.Option(help="How many source images Σ is estimated on.")] = None,
     weights: Weights = None,
     statistics: Statistics = None,
@@ -383,21 +388,29 @@ def check(
     data: DataSets = None,
     kinds: Kinds = None,
     severities: Severities = None,
+    scenarios: Scenarios = None,
+    reset: Reset = None,
+    methods: Methods = None,
+    guards: Guards = None,
+    images: Images = None,
+    option: Options = None,
+    setting: Hyperparameters = None,
     weights: Weights = None,
     statistics: Statistics = None,
     source: Source = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda.")] = None,
     deep: Annotated[bool, typer.Option(help="Read every image, instead of a sample.")] = False,
 ) -> None:
-    """Would a benchmark run on these data with these models? Nothing is run.
+    """Would a benchmark with these flags run? Nothing is run.
 
-    Example: `wildtta check --models timm:resnet50_gn --data imagenet-c:/data/imagenet-c --deep`
+    Example: `wildtta check --models timm:resnet50_gn --data imagenet-c:/data/imagenet-c --source imagenet/val --deep`
     """
     given = locals()
-    names = ("models", "data", "kinds", "severities", "weights", "statistics", "source")
-    flags = {name: given[name] for name in names}
+    flags = {entry.name: given.get(entry.name) for entry in fields(Config)}
+    flags |= {"options": option or None, "settings": setting or None}
     with _clear_errors():
         found, _ = _config(config, flags)
-        _, findings = preflight(found, deep=deep)
+        findings = preflight(found, deep=deep).findings
     signs = {"ok": "[green]✓[/]", "warning": "[yellow]![/]", "error": "[bold red]✗[/]"}
     for finding in findings:
         console.print(f"{signs[finding.level]} {escape(finding.text)}", soft_wrap=True, highlight=False)

@@ -18,18 +18,16 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from wildtta.bench.config import Config, ConfigError
+from wildtta.bench.checks import check_device, preflight
+from wildtta.bench.config import Config
 from wildtta.bench.crew import Crew, muster
 from wildtta.bench.gallery import write_gallery
 from wildtta.bench.on_ray import on_ray
 from wildtta.bench.origin import check_origins
-from wildtta.bench.plan import Cell, Setting, families, open_settings, plan
-from wildtta.bench.restore import check_diffusion
+from wildtta.bench.plan import Cell, Setting, families
 from wildtta.bench.store import Store
 from wildtta.bench.work import Workshop, prepare_source
-from wildtta.data import DataError, Finding
+from wildtta.data import DataError
 from wildtta.recipes import recipe
 from wildtta.runners.together import mixes_images
 
@@ -74,33 +72,6 @@ class Summary:
     tracebacks: dict[str, str] = field(default_factory=dict)
 
 
-def preflight(config: Config, *, deep: bool = False) -> tuple[dict[tuple[str, str], Setting], list[Finding]]:
-    """Open every model and data set of a benchmark, and look for what would stop a run, or make its numbers odd."""
-    check_device(config.device)
-    settings, findings = open_settings(config), []
-    # a gradual stream goes through all severities below its own
-    severities = range(1, max(config.severities) + 1) if "gradual" in config.scenarios else config.severities
-    for (model, place), setting in settings.items():
-        data = setting.data
-        opening = f"{place} for {model}: {len(data.classes):,} classes" + (
-            f" of the model's {data.outputs[-1] + 1:,} or more; its head is cut down to them" if data.outputs else ""
-        )
-        found = data.check(config.kinds_of(data.kinds), severities, deep=deep)
-        findings += [Finding("ok", opening), *found]
-    return settings, list(dict.fromkeys(findings))
-
-
-def check_device(name: str) -> None:
-    """An error where torch has no such device."""
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(
-            f"there is no device {name!r} here ({reason}); choose cpu, or cuda where there is one"
-        ) from error
-
-
 def run(config: Config, out: Path | str, listener: Listener | None = None) -> Summary:
     """Run all cells of a benchmark that have no result in the folder yet.
 
@@ -111,13 +82,13 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         ConfigError, DataError, ModelError, RunError: before anything runs.
     """
     listener = listener or Listener()
-    settings, findings = preflight(config)
+    settings, cells, findings, diffusions = preflight(config)
     for finding in findings:
         if finding.level == "warning":
             listener.note(finding.text)
     if errors := [finding.text for finding in findings if finding.level == "error"]:
         raise DataError("\n".join(errors))
-    cells, store, crew = plan(config, settings), Store(out), muster(config.device)
+    store, crew = Store(out), muster(config.device)
     if not crew.leads:
         missing = crew.hear()
         summary = Summary(len(cells), 0)
@@ -125,7 +96,7 @@ def run(config: Config, out: Path | str, listener: Listener | None = None) -> Su
         return summary
     store.prepare()
     with store.locked():
-        check_origins(store, cells, settings, check_diffusion(cells, settings))
+        check_origins(store, cells, settings, diffusions)
         names = [cell.name for cell in cells]
         store.write_plan(
             {

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from wildtta.bench.config import Config, ConfigError
 from wildtta.data import Data, DataError, open_data
@@ -78,12 +78,13 @@ class Cell:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """A model with data that fit it; where the data have only some of its classes, its head is cut down to them."""
-
+class _Setting(NamedTuple):
     model: Model
     data: Data
+
+
+class Setting(_Setting):
+    """A model with data that fit it; where the data have only some of its classes, its head is cut down to them."""
 
     @cached_property
     def digests(self) -> tuple[str, str]:

@@ -31,7 +31,7 @@ from wildtta.runners.distributed import Distributed
 from wildtta.source import Fisher, Region
 from wildtta.streams import Stream, scenario
 
-__all__ = ["Workshop", "precision", "prepare_source"]
+__all__ = ["Workshop", "needs", "precision", "prepare_source", "without_source"]
 
 _SOURCES: dict[str, Any] = {"region": Region, "fisher": Fisher}  # what a method may need of the source domain
 _KEPT = {"cpu": 2 << 30, "cuda": 32 << 30}  # bytes of corrupted images kept at hand
@@ -157,7 +157,7 @@ class Workshop:
     def _adapter(self, family: tuple[Cell, ...], setting: Setting, device: torch.device) -> Adapter | Fleet:
         """What runs a cell, or some side by side: they differ in their images, their seeds and the values of settings alone."""
         cell = family[0]
-        paths = {need: self.store.sources / _source_name(cell, need, *setting.digests) for need in _needs(cell)}
+        paths = {need: self.store.sources / _source_name(cell, need, *setting.digests) for need in needs(cell)}
         settings = dict(cell.settings) | {need: _SOURCES[need].load(path) for need, path in paths.items()}
         if "statistics" in recipe(cell.method).hyperparameters:
             settings["statistics"] = (setting.model.preprocessing.mean, setting.model.preprocessing.std)
@@ -285,7 +285,7 @@ def _side_by_side(streams: Fleet, setting: Setting, lanes: list[_Lane]) -> Itera
 
 def prepare_source(store: Store, cells: list[Cell], settings: dict[tuple[str, str], Setting]) -> None:
     """Estimate, once for a run and before its first cell, the regions and Fisher matrices that its methods need."""
-    wanted = {(cell.model, cell.data, cell.calibration, need): cell for cell in cells for need in _needs(cell)}
+    wanted = {(cell.model, cell.data, cell.calibration, need): cell for cell in cells for need in needs(cell)}
     for (*_, need), cell in wanted.items():
         setting = settings[cell.model, cell.data]
         path = store.sources / _source_name(cell, need, *setting.digests)
@@ -293,9 +293,16 @@ def prepare_source(store: Store, cells: list[Cell], settings: dict[tuple[str, st
             _estimate(cell, setting, need).save(path)
 
 
-def _needs(cell: Cell) -> list[str]:
+def needs(cell: Cell) -> list[str]:
     """What a cell's method needs of the source domain, and what the user has not given."""
     return [need for need in recipe(cell.method).required if need in _SOURCES and need not in dict(cell.settings)]
+
+
+def without_source(cell: Cell) -> str:
+    """Says what a cell lacks."""
+    return (
+        f"{cell.method!r} needs uncorrupted source images, and {cell.data} has none; say where they lie with --source"
+    )
 
 
 def _source_name(cell: Cell, need: str, model_digest: str, data_digest: str) -> str:
@@ -306,9 +313,7 @@ def _estimate(cell: Cell, setting: Setting, need: str) -> Region | Fisher:
     count = cell.calibration * (1 if need == "region" else 4)
     images = setting.data.source(count)
     if images is None:
-        raise DataError(
-            f"{cell.method!r} needs uncorrupted source images, and {cell.data} has none; say where they lie with --source"
-        )
+        raise DataError(without_source(cell))
     torch.set_num_threads(cell.threads)
     device = torch.device(cell.device)
     network = setting.model.network.to(device)

@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from wildtta.corruptions import CORRUPTIONS
+
 __all__ = ["Data", "DataError", "Domain", "Finding"]
 
 
@@ -81,6 +83,11 @@ class Data(ABC):
     severities: tuple[int, ...]
     diffusion: str | None = None
     on_the_fly: bool = False
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """The benchmark's corruptions that are not there, of data that have corruptions at all."""
+        return () if self.severities == (0,) else tuple(kind for kind in CORRUPTIONS if kind not in self.kinds)
 
     @abstractmethod
     def domain(self, kind: str, severity: int) -> Domain:

@@ -371,17 +371,6 @@ class CorruptionFolders(PictureData):
             )
         return same
 
-    def check(self, kinds: Iterable[str], severities: Iterable[int], *, deep: bool = False) -> list[Finding]:
-        asked = list(kinds)
-        findings = super().check(asked, severities, deep=deep)
-        missing = [kind for kind in CORRUPTIONS if kind not in self.kinds]
-        if missing and set(asked) >= set(CORRUPTIONS) - set(missing):  # the benchmark, as far as it is there
-            text = (
-                f"{self.where} lacks {len(missing)} of the benchmark's {len(CORRUPTIONS)} corruptions: {some(missing)}"
-            )
-            findings.append(Finding("warning", text))
-        return findings
-
     def _digest(self) -> str:
         names, files = [], []
         for (kind, severity), folders in self._folders.items():
