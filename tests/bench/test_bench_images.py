@@ -53,6 +53,35 @@ def test_images_that_cannot_be_read_are_counted_and_left_out(tmp_path, folder, m
         result, domains = content["result"], len(content["cell"]["domains"])
         assert (result["images"], result["unreadable"]) == (10 * domains, 2 * domains)
         assert sum(domain["images"] for domain in result["domains"].values()) == 10 * domains
+        for kind in result["domains"]:
+            cut, foreign = result["unreadable_images"][kind]
+            assert cut.startswith("class1/2.jpg: ")
+            assert "runcated" in cut
+            assert foreign == "class2/0.jpg: not an image, or damaged at its start"
+
+
+def test_an_image_that_a_stream_shows_often_is_one_that_cannot_be_read(tmp_path, models):
+    """The label shift draws images with replacement; of many only the first few are named."""
+    folder = write_folder(tmp_path / "set", each=20)
+    for number in range(8):
+        _cut(folder / "class1" / f"{number}.jpg")
+    given = _given(models, folder, methods=["source"], scenarios=["shift"], kinds=["fog"])
+    assert run(given, tmp_path / "run").failed == {}
+    result = of(tmp_path / "run")["result"]
+    data = open_data(f"folder:{folder}", load_model(f"{models}:tiny"))
+    (labels, pictures) = (data.domain("fog", 5).labels, data.domain("fog", 5).pictures)
+    shown = [pictures.name(number) for number in scenario("shift").order([labels], 2023).index.tolist()]
+    lost = [name for name in shown if name in {f"class1/{number}.jpg" for number in range(8)}]
+    assert result["images"] == len(shown) - len(lost)
+    assert result["unreadable"] == len(set(lost)) < len(lost)
+    names = [reason.partition(":")[0] for reason in result["unreadable_images"]["fog"]]
+    assert names == sorted(set(lost))[:5]
+
+
+def test_a_result_of_whole_images_names_none(tmp_path, folder, models):
+    run(_given(models, folder, methods=["source"], scenarios=["mild"], kinds=["fog"]), tmp_path / "run")
+    result = of(tmp_path / "run")["result"]
+    assert (result["unreadable"], "unreadable_images" in result) == (0, False)
 
 
 def test_what_is_kept_is_what_is_read(folder, models, tmp_path):

@@ -54,6 +54,12 @@ class Kept:
         readable = found >= 0
         return self.levels[found[readable].to(self.device)].float() / 255, readable
 
+    def unreadable(self, places: Tensor) -> dict[int, str]:
+        """Which of these could not be read, and why."""
+        reasons = self.domain.unreadable
+        found = zip(places.tolist(), self.numbers[places].tolist(), strict=True) if reasons else ()
+        return {place: reasons[number] for place, number in found if number in reasons}
+
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Images on the device, their labels and their domains on the CPU: of those that could be read."""

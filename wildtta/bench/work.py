@@ -36,6 +36,11 @@ __all__ = ["Workshop", "needs", "precision", "prepare_source", "without_source"]
 _SOURCES: dict[str, Any] = {"region": Region, "fisher": Fisher}  # what a method may need of the source domain
 _KEPT = {"cpu": 2 << 30, "cuda": 32 << 30}  # bytes of corrupted images kept at hand
 
+_EXAMPLES = 5  # images that cannot be read which a result names, of each kind
+
+_Unreadable = dict[tuple[int, int], str]
+"""Why images of a stream could not be read: by the place of their domain, and their own in it."""
+
 Progress = Callable[[int, int, float], None]
 """(images seen, images in all, accuracy so far in percent)"""
 
@@ -90,10 +95,11 @@ class Workshop:
                 raise DataError(f"not one image of {', '.join(empty)} could be read; look with `wildtta check --deep`")
             results = [lane.meter.result([kind for kind, _ in lane.cell.domains]) for lane in lanes]
             seconds = time.perf_counter() - begun
+        unreadable = [_joined(self.crew.gather(lane.unreadable())) for lane in lanes]
         if not self.crew.leads:
             return
         method = adapter.method
-        for lane, result in zip(lanes, results, strict=True):
+        for lane, result, lost in zip(lanes, results, unreadable, strict=True):
             assert lane.report is not None
             self.store.write(
                 lane.cell.name,
@@ -101,7 +107,8 @@ class Workshop:
                     "cell": lane.cell.as_dict(),
                     "result": {
                         **result,
-                        "unreadable": len(lane.stream) - lane.meter.seen,
+                        "unreadable": len(lost),
+                        **({"unreadable_images": _examples(lane.cell, lost)} if lost else {}),
                         "forwards": lane.steps * method.forwards,
                         "backwards": lane.steps * method.backwards,
                         "diffusion_steps": lane.meter.seen * method.diffusion_steps,
@@ -217,6 +224,15 @@ class _Lane:
         """Those of which something could be read."""
         return (batch for batch in read_ahead(self.domains, self.stream.batches(), device) if len(batch[0]))
 
+    def unreadable(self) -> _Unreadable:
+        """Which of its images could not be read, each once however often the stream shows it."""
+        shown = torch.unique(torch.stack([self.stream.domain, self.stream.index]), dim=1)
+        return {
+            (place, number): reason
+            for place, domain in enumerate(self.domains)
+            for number, reason in domain.unreadable(shown[1, shown[0] == place]).items()
+        }
+
     def parts(self, device: torch.device, crew: Crew) -> Iterator[Batch]:
         """Of every batch the part of one process, be it empty."""
         parts = (
@@ -224,6 +240,19 @@ class _Lane:
             for places, numbers in self.stream.batches()
         )
         return read_ahead(self.domains, parts, device)
+
+
+def _joined(parts: list[_Unreadable]) -> _Unreadable:
+    """What the processes of a crew have found together, in order."""
+    return dict(sorted({key: reason for part in parts for key, reason in part.items()}.items()))
+
+
+def _examples(cell: Cell, unreadable: _Unreadable) -> dict[str, list[str]]:
+    """The first few of each kind, by name and with the reason."""
+    found: dict[str, list[str]] = {}
+    for (place, _), reason in unreadable.items():
+        found.setdefault(cell.domains[place][0], []).append(reason)
+    return {kind: list(dict.fromkeys(reasons))[:_EXAMPLES] for kind, reasons in found.items()}
 
 
 def _alone(adapter: Adapter, setting: Setting, lane: _Lane) -> Iterator[None]:
