@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from synthetic_runs import cell, write_run
 
+from wildtta.bench.store import Store
+from wildtta.files import PARTIAL
 from wildtta.report import RunError, load_run, tables, write_report
 from wildtta.report.groups import comparisons
 
@@ -206,3 +208,27 @@ def test_cells_without_a_plan_are_still_shown(tmp_path: Path) -> None:
     assert (len(run.cells), run.planned, run.command) == (2, None, "")
     assert "the command and the number of planned cells are not known" in run.problems[0]
     assert write_report(tmp_path).exists()
+
+
+def test_what_a_killed_report_leaves_is_taken_away_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with all files of a run: those that were being written have names that are known."""
+    write_run(tmp_path, [cell()])
+    seen: list[str] = []
+
+    def look(handle: int) -> None:
+        seen.extend(path.name for path in (tmp_path / "report").iterdir() if path.name.startswith("."))
+
+    monkeypatch.setattr("wildtta.files.os.fsync", look)
+    write_report(tmp_path)
+    assert len(seen) == 4
+    assert all(Path(name).match(PARTIAL) for name in seen)
+    (tmp_path / "report" / seen[0]).write_text("half")
+    with Store(tmp_path).locked():
+        assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
+            "index.html",
+            "results.csv",
+            "results.md",
+            "results.tex",
+        ]

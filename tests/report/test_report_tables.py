@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from synthetic_runs import cell, write_run
 
 from wildtta.corruptions import CORRUPTIONS
-from wildtta.report import Table, load_run, tables
+from wildtta.report import Table, load_run, tables, write_report
 from wildtta.report.table import Value, ranked
 
 
@@ -265,6 +266,25 @@ def test_a_plan_with_guards_has_the_source_once(tmp_path: Path) -> None:
     assert [row.label for row in table.rows] == ["Source", "Tent", "Tent (collapse guard)"]
     (table,) = tables_of(tmp_path / "old", [cell("source", guard="collapse")], config=config)
     assert [row.label for row in table.rows] == ["Source (collapse guard)", "Tent", "Tent (collapse guard)"]
+
+
+def test_the_time_of_the_diffusion_has_a_column(tmp_path: Path) -> None:
+    """It comes before the stream, and is most of what DDA takes; a cell that finds its images made has next to none."""
+    cells = [
+        cell("source"),
+        cell("dda", result={"diffusion_steps": 50}),
+        cell("dda", "snow", result={"diffusion_steps": 50}),
+    ]
+    for found, seconds in zip(cells[1:], (100.0, 2.0), strict=True):
+        found["measured"]["adapted"] = {"made": 1, "found": 0, "seconds": seconds}
+    (table,) = tables_of(tmp_path / "dda", cells, "measures")
+    place = [column.name for column in table.columns].index("Diff. s")
+    assert {row.label: row.values[place].mean for row in table.rows} == {"Source": None, "DDA": 51.0}
+    assert "1 min 46 s" in write_report(tmp_path / "dda").read_text()  # 3 × 1.5 + 102
+    rows = list(csv.DictReader((tmp_path / "dda" / "report" / "results.csv").open()))
+    assert sorted(row["diffusion_seconds"] for row in rows) == ["", "100.0", "2.0"]
+    (table,) = tables_of(tmp_path / "none", [cell("source"), cell("tent")], "measures")
+    assert "Diff. s" not in [column.name for column in table.columns]
 
 
 def test_markdown_names_the_group_of_columns_that_have_one_name(tmp_path: Path) -> None:

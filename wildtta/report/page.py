@@ -423,7 +423,7 @@ def _versions(run: Run) -> dict[str, str]:
         if digest := cell.provenance.get("data_digest"):
             found.setdefault(f"images of {cell.data}", set()).add(str(digest))
     facts = {name: ", ".join(sorted(values)) for name, values in found.items()}
-    seconds = [cell.seconds for cell in run.cells if cell.seconds is not None]
+    seconds = [part for cell in run.cells for part in (cell.seconds, cell.adapting) if part is not None]
     if seconds:
         facts["computing time"] = _duration(sum(seconds))
     return facts

@@ -50,6 +50,8 @@ class Cell:
         settings: hyper-parameters that are not the method's defaults. options: of the scenario, all of them.
         conditions: what else a number depends on, as text by name: the options, the model's weights and statistics, how many
             images there were at most, where and how it was computed. Cells are compared only where these are the same.
+        seconds: that the stream took. adapting: that a diffusion model took for its images before, where no other cell had
+            made them.
     """
 
     model: str
@@ -78,6 +80,7 @@ class Cell:
     by_domain: Mapping[str, float]
     along: Along
     seconds: float | None
+    adapting: float | None
     memory: float | None
     provenance: Mapping[str, Any]
     stand_in: bool
@@ -242,6 +245,7 @@ def _cell(file: Path, stand_in: bool) -> Cell:
         },
         along=_along(result.take("along", dict, {})),
         seconds=measured.number("seconds"),
+        adapting=_Reader(file, measured.content, "adapted", {}).number("seconds"),
         memory=measured.number("peak_memory_mib"),
         provenance=provenance.content,
         stand_in=provenance.take("stand_in", bool, stand_in),

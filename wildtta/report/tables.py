@@ -201,6 +201,9 @@ def _measure(name: str, scale: float = 1.0) -> Callable[[list[Cell]], float | No
 
 
 _DIFFUSION = Column("Diff.", digits=0, full="diffusion steps, with their gradient, over the images of one stream")
+_ADAPTING = Column(
+    "Diff. s", full="seconds of the diffusion, before the stream; images that another cell has made take none"
+)
 _MEASURES: list[tuple[Column, Callable[[list[Cell]], float | None]]] = [
     (Column("Cells", digits=0, full="cells that the averages are over"), lambda cells: float(len(cells))),
     (Column("Top-1 %"), _average(lambda cell: cell.top1)),
@@ -212,7 +215,8 @@ _MEASURES: list[tuple[Column, Callable[[list[Cell]], float | None]]] = [
     (Column("Backw.", digits=0, full="backward passes over one stream"), _measure("backwards")),
     (_DIFFUSION, _measure("diffusion_steps")),
     (Column("Resets", full="how often a guard set the stream back"), _measure("resets")),
-    (Column("Seconds", full="for one stream"), _average(lambda cell: cell.seconds)),
+    (Column("Seconds", full="for one stream, without diffusion"), _average(lambda cell: cell.seconds)),
+    (_ADAPTING, _average(lambda cell: cell.adapting)),
     (Column("MiB", digits=0, full="most memory in use"), _average(lambda cell: cell.memory)),
 ]
 
@@ -220,7 +224,7 @@ _MEASURES: list[tuple[Column, Callable[[list[Cell]], float | None]]] = [
 def _measures(comparison: Comparison) -> Table:
     """The other measures, averaged over all cells of a method (corruptions and seeds)."""
     diffusing = any(cell.measures["diffusion_steps"] for cell in comparison.cells)
-    measures = [(column, over) for column, over in _MEASURES if diffusing or column is not _DIFFUSION]
+    measures = [(column, over) for column, over in _MEASURES if diffusing or column not in (_DIFFUSION, _ADAPTING)]
     rows = [
         Row(str(label), label.method, tuple(Value(mean=over(cells), seeds=len(cells)) for _, over in measures))
         for label, cells in comparison.by_label.items()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from wildtta.files import put
 from wildtta.report import published
 from wildtta.report.headline import against_paper, headline, verdicts
 from wildtta.report.page import completeness, page, sentence, unreadable
@@ -30,10 +29,14 @@ def write_report(path: str | Path) -> Path:
     found = tables(run)
     folder = run.path / "report"
     folder.mkdir(exist_ok=True)
-    _write(folder / "results.csv", csv_text(run))
-    _write(folder / "results.md", markdown(run, found))
-    _write(folder / "results.tex", latex(run, found))
-    _write(folder / "index.html", page(run, found))
+    texts = {
+        "results.csv": csv_text(run),
+        "results.md": markdown(run, found),
+        "results.tex": latex(run, found),
+        "index.html": page(run, found),
+    }
+    for name, text in texts.items():
+        put(folder / name, text.encode())
     return folder / "index.html"
 
 
@@ -84,7 +87,7 @@ def latex(run: Run, found: Sequence[Table]) -> str:
 
 
 _PLACE = ("model", "data", "scenario", "reset", "kind", "severity", "method", "guard", "seed", "batch")
-_NUMBERS = ("images", "unreadable", "top1", *MEASURES, "seconds", "peak_memory_mib")
+_NUMBERS = ("images", "unreadable", "top1", *MEASURES, "seconds", "diffusion_seconds", "peak_memory_mib")
 
 
 def csv_text(run: Run) -> str:
@@ -100,7 +103,7 @@ def csv_text(run: Run) -> str:
         place = [getattr(cell, name) for name in _PLACE]
         own = dict(cell.conditions)
         numbers = {**cell.measures, "images": cell.images, "unreadable": cell.unreadable, "top1": cell.top1}
-        numbers |= {"seconds": cell.seconds, "peak_memory_mib": cell.memory}
+        numbers |= {"seconds": cell.seconds, "diffusion_seconds": cell.adapting, "peak_memory_mib": cell.memory}
         writer.writerow(
             [
                 *place,
@@ -113,17 +116,3 @@ def csv_text(run: Run) -> str:
             ]
         )
     return buffer.getvalue()
-
-
-def _write(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
