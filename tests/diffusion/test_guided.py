@@ -91,3 +91,9 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     changed(**{"middle_block.0.emb_layers.1.weight": torch.zeros(16, 32)})  # without use_scale_shift_norm
     with pytest.raises(DiffusionError, match="does not hold the weights of its config"):
         load_guided(path, head_channels=8, groups=4)
+    changed(**{name: None for name in whole if name.startswith("output_blocks.")})  # as in a classifier
+    with pytest.raises(DiffusionError, match=r"not a guided-diffusion UNet .*: it has no 'output_blocks'"):
+        load_guided(path, head_channels=8, groups=4)
+    changed(**{name: None for name in whole if name.startswith("output_blocks.1.")})
+    with pytest.raises(DiffusionError, match=r"has no output_blocks\.1\.0|not a guided-diffusion UNet"):
+        load_guided(path, head_channels=8, groups=4)

@@ -73,7 +73,7 @@ def load_guided(path: Path | str, *, size: int = 256, head_channels: int = 64, g
     converted = {
         name: value.flatten(1) if ".to_out.0.weight" in name else value for name, value in converted.items()
     }  # a convolution of 1 there, a linear map here
-    if left := len(weights) - sum(2 for _ in names):
+    if left := len(weights) - 2 * len(names):
         raise DiffusionError(f"{path} has {left} tensors that such a UNet does not have")
     # a head_channels that does not divide the channels, and the like, is said by what builds the network
     learnt = config["out_channels"] != config["in_channels"]
@@ -158,14 +158,16 @@ def _levels(weights: Mapping[str, Tensor], side: str, begin: int) -> list[tuple[
     Going down, such a block stands alone; going up, it is the last part of a level's last block. Both change the size
     without weights, so they are known by their place: a level has as many blocks as the first one.
     """
-    count = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith(f"{side}."))
-    blocks = [f"{side}.{number}" for number in range(begin, count)]
+    numbers = [int(name.split(".")[1]) for name in weights if name.startswith(f"{side}.")]
+    if not numbers:
+        raise KeyError(side)
+    blocks = [f"{side}.{number}" for number in range(begin, 1 + max(numbers))]
     levels: list[tuple[list[str], str]] = []
     if side == "output_blocks":
         level: list[str] = []
         for block in blocks:
             level.append(block)
-            last = max(int(name.split(".")[2]) for name in weights if name.startswith(f"{block}."))
+            last = max((int(name.split(".")[2]) for name in weights if name.startswith(f"{block}.")), default=0)
             if last and f"{block}.{last}.qkv.weight" not in weights:
                 levels.append((level, f"{block}.{last}"))
                 level = []
