@@ -305,10 +305,15 @@ def test_source_images_are_of_the_classes_of_the_data(tmp_path):
     model = data_sets.model([*wnids(), stranger()])
     data = open_data(f"imagenet-r:{tmp_path / 'set'}", model, source=str(tmp_path / "source"))
     assert len(data.source(100)) == 12
+    assert not [finding for finding in data.check(data.kinds, [0]) if "is named after" in finding.text]
     elsewhere = write_classes(tmp_path / "other", {"cat": "cat", "dog": "dog"})
-    assert len(open_data(f"imagenet-r:{tmp_path / 'set'}", model, source=str(tmp_path / "other")).source(100)) == len(
-        elsewhere
+    other = open_data(f"imagenet-r:{tmp_path / 'set'}", model, source=str(tmp_path / "other"))
+    assert len(other.source(100)) == len(elsewhere)
+    (said,) = [finding.text for finding in other.check(other.kinds, [0]) if "is named after" in finding.text]
+    assert said.startswith(
+        f"source images in {tmp_path / 'other'}: none of the 2 folders (cat, dog) is named after a class of"
     )
+    assert said.endswith("); all images are used")
 
 
 def test_unreadable_source_images_are_replaced(tmp_path):

@@ -49,8 +49,8 @@ _HASHED = 16  # class folders of each kind and severity whose files enter a dige
 class Source:
     """Uncorrupted images, drawn evenly from all classes."""
 
-    def __init__(self, pictures: ImageFiles, classes: Sequence[str]) -> None:
-        self.pictures = pictures
+    def __init__(self, pictures: ImageFiles, classes: Sequence[str], notes: Sequence[Finding] = ()) -> None:
+        self.pictures, self.notes = pictures, tuple(notes)
         self._order = _evenly(classes)
 
     @classmethod
@@ -59,10 +59,15 @@ class Source:
         place = open_place(Path(path).expanduser())
         at = part_folder(place, "train")
         listing = class_folders(place, at)
-        wanted = set(classes)
-        listing = tuple(pair for pair in listing if pair[0] in wanted) or listing
+        wanted, notes = set(classes), []
+        if known := tuple(pair for pair in listing if pair[0] in wanted):
+            listing = known
+        else:
+            names = list(dict.fromkeys(name for name, _ in listing))
+            text = f"none of the {len(names):,} folders ({some(names, 3)}) is named after a class of the data"
+            notes = [Finding("warning", f"{text} ({some(classes, 3)}); all images are used")]
         pictures = ImageFiles(place, [file for _, file in listing], model.preprocessing, exact=exact, at=at)
-        return cls(pictures, [name for name, _ in listing])
+        return cls(pictures, [name for name, _ in listing], notes)
 
     def draw(self, count: int) -> Tensor:
         """Up to so many images; those that cannot be read are replaced by others."""
@@ -78,7 +83,7 @@ class Source:
     def check(self) -> list[Finding]:
         """How many there are, and what is wrong with them."""
         where = f"source images in {self.pictures.place.path}"
-        wrong = [finding for finding in self.pictures.check() if finding.level != "ok"]
+        wrong = [*self.notes, *(finding for finding in self.pictures.check() if finding.level != "ok")]
         return [Finding("ok", f"{where}: {self.pictures.count:,}"), *_prefixed(where, wrong)]
 
     def digest(self) -> str:
