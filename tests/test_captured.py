@@ -10,6 +10,7 @@ from networks import CLASSES, images, make
 
 import wildtta
 from wildtta.runners import Captured
+from wildtta.runners.eager import kind_of
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -42,6 +43,101 @@ def test_shapes_met_first_stay_captured_when_there_are_too_many():
     assert all(runner._possible(kind, batch) for kind in range(8))
     runner.forget()
     assert runner._possible(8, batch)
+
+
+class AsOnCuda(Captured):
+    """Comes as far as capturing without a CUDA device, and there runs out of memory, or whatever `problem` says."""
+
+    problem: Exception = torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    def _possible(self, kind, images):
+        return self.reason is None
+
+    def _capture(self, state, images):
+        self._graphs["of another shape"] = None
+        raise self.problem
+
+
+def ended(problem):
+    """The error of ending a capture in which another one came up."""
+    try:
+        try:
+            raise problem
+        finally:
+            raise RuntimeError("the capture was invalidated")
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("problem", "message", "kept"),
+    [
+        (torch.OutOfMemoryError("tried to allocate 2 GiB"), "too little memory: tried to allocate", False),
+        (ended(torch.OutOfMemoryError("2 GiB")), "too little memory: the capture was invalidated", False),
+        (RuntimeError("not permitted"), "cannot be captured: not permitted", True),
+    ],
+)
+def test_what_cannot_be_captured_runs_eagerly_and_says_why(problem, message, kept):
+    eager, captured = pair("recap", "gn", guard="collapse")
+    captured.runner = AsOnCuda(captured.method, captured.network)
+    captured.runner.problem = problem
+    for seed in range(4):
+        batch = images(8, seed)
+        if seed == 1:
+            with pytest.warns(UserWarning, match=f"{message}.*; steps run eagerly"):
+                assert torch.equal(eager(batch), captured(batch))
+        else:
+            assert torch.equal(eager(batch), captured(batch))
+    assert message in captured.runner.reason
+    assert bool(captured.runner._graphs) == kept, "graphs of other shapes stay, unless their memory is needed"
+    assert (captured.runner._state is None) == (not kept)
+    assert captured.report == eager.report
+
+
+def test_only_so_many_kinds_of_batches_are_remembered():
+    _, captured = pair("tent", "gn")
+    runner = captured.runner
+    for size in range(1, 101):
+        runner._met.of(size, bool)
+    captured(images(8))
+    assert len(runner._met) == 64
+    assert {*range(38, 101)} < set(runner._met)
+
+
+def test_graphs_of_runners_that_never_run_at_the_same_time_share_their_memory():
+    method, network = (getattr(pair("tent", "gn")[0], name) for name in ("method", "network"))
+    runners = {}
+    for name in "abc":
+        runners[name] = Captured(method, network)
+        runners[name].beside = runners.values
+    assert runners["a"]._live_pool() is None
+    runners["a"]._graphs[0], runners["a"]._pool = None, "pool"
+    assert [runner._live_pool() for runner in runners.values()] == ["pool"] * 3
+    runners["b"]._pool = "pool"
+    del runners["a"]
+    assert runners["b"]._live_pool() is None, "a pool goes with its last graph"
+    assert copy.deepcopy(runners["b"]).beside() == ()
+
+
+@pytest.mark.parametrize("way", ["before torch 2.9", "since"])
+def test_rounding_is_a_part_of_the_kind_of_a_batch(way):
+    backends = torch.backends
+    if way == "since" and not hasattr(backends.cuda.matmul, "fp32_precision"):
+        pytest.skip("torch is older")
+    batch, before = images(2), (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32)
+    kinds = set()
+    try:
+        for matmul in (False, True):
+            for convolution in (False, True):
+                if way == "since":
+                    backends.cuda.matmul.fp32_precision = "tf32" if matmul else "ieee"
+                    backends.cudnn.conv.fp32_precision = "tf32" if convolution else "ieee"
+                else:
+                    backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = matmul, convolution
+                kinds.add(kind_of(batch))
+    finally:
+        backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+    assert len(kinds) == 4
 
 
 def test_an_unknown_runner_is_named_with_the_known_ones():

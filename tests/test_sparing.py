@@ -228,6 +228,33 @@ def test_images_that_are_not_finite_are_judged_as_always(method: str, way: str, 
     assert spare.report.skipped == plain.report.skipped == 1
 
 
+@pytest.mark.parametrize(("way", "passes"), [("whole", 1), ("part", 2)])
+def test_images_that_are_not_finite_are_forwarded_again_only_where_nothing_was_kept(
+    way: str, passes: int, choose: Callable[[str], None]
+) -> None:
+    choose(way)
+    plain, spare = pair("recap", "gn")
+    check(plain, spare, images(8, 0))
+    before = {name: leaf.clone() for name, leaf in leaves(spare).items()}
+    forwards: list[int] = []
+    handle = spare.network.module.register_forward_hook(lambda _, inputs, out: forwards.append(len(out)))
+    batch = images(8, 1)
+    batch[2] = torch.nan
+    check(plain, spare, batch)
+    handle.remove()
+    assert forwards == [8] * passes
+    for name, leaf in leaves(spare).items():
+        assert name.startswith("counters") or torch.equal(leaf.nan_to_num(7.0), before[name].nan_to_num(7.0)), name
+    assert spare.report.skipped == plain.report.skipped == 1
+
+
+def test_costs_of_few_shapes_are_remembered() -> None:
+    spare = pair("tent", "gn")[1]
+    for step in range(100):
+        spare.runner._costs(torch.empty(step + 1, 3, 4, 4))
+    assert [cost.images for cost in spare.runner.costs.values()] == list(range(37, 101))
+
+
 def test_an_update_may_evaluate_as_often_as_it_likes(choose: Callable[[str], None]) -> None:
     class twice(sharpness_aware):
         def forward(self, first, evaluate, theta, state):  # type: ignore[no-untyped-def]

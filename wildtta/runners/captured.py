@@ -7,7 +7,7 @@ fixed tensors which the graph reads at its beginning and overwrites at its end.
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,10 +19,12 @@ from wildtta.core.method import Method
 from wildtta.core.tree import State
 from wildtta.network import Network
 from wildtta.runners.eager import Eager, differentiate, kind_of
+from wildtta.runners.recent import Recent
 
 __all__ = ["Captured"]
 
-_MOST = 8  # graphs kept: each has tensors of its own for every activation
+_MOST = 8  # graphs kept: each takes long to record, and has its images and results for itself
+_MET = 64  # kinds of batches that are remembered to have come
 _WARM_UP = 2
 
 
@@ -35,34 +37,34 @@ class _Graph(NamedTuple):
 class Captured(Eager):
     """Replays a step as a CUDA graph; what cannot be captured runs eagerly, and `reason` says why.
 
-    The first batch of a kind (shape, type, layout, autocast) runs eagerly, the second is captured: so a ragged last batch
-    costs no capture. The numbers are those of the eager runner, up to the order in which CUDA kernels add.
+    The first batch of a kind (shape, type, layout, autocast, rounding) runs eagerly, the second is captured: so a ragged last
+    batch costs no capture. The numbers are those of the eager runner, up to the order in which CUDA kernels add.
+
+    Attributes:
+        beside: gives the runners that never run at the same time as this one; their graphs share the memory in which they run.
     """
 
     def __init__(self, method: Method, network: Network) -> None:
         super().__init__(method, network)
+        self.beside: Callable[[], Iterable[Eager]] = tuple
         self.forget()
 
     def forget(self) -> None:
         self.reason: str | None = None
         self._graphs: dict[Any, _Graph] = {}
-        self._met: Counter[Any] = Counter()
+        self._met: Recent[Any, bool] = Recent(_MET)
         self._state: State | None = None
         self._pool: Any = None
 
     def step(self, state: State, images: Tensor) -> tuple[State, Outcome]:
         kind = kind_of(images)
-        self._met[kind] += 1
-        if self._met[kind] == 1 or not self._possible(kind, images):
+        met = kind in self._graphs or kind in self._met
+        self._met.of(kind, bool)
+        if not met or not self._possible(kind, images):
             return super().step(state, images)
         state = self._adopt(state)
-        if kind not in self._graphs:
-            try:
-                self._graphs[kind] = self._capture(state, images)
-            except (RuntimeError, NotImplementedError) as error:
-                self.reason = f"the step cannot be captured: {error}"
-                warnings.warn(f"{self.reason}; steps run eagerly", stacklevel=2)
-                return super().step(state, images)
+        if kind not in self._graphs and not self._try(kind, state, images):
+            return super().step(state, images)
         found = self._graphs[kind]
         found.images.copy_(images)
         found.graph.replay()
@@ -85,6 +87,23 @@ class Captured(Eager):
             tree.map(torch.Tensor.copy_, self._state, state)
         return self._state
 
+    def _try(self, kind: Any, state: State, images: Tensor) -> bool:
+        """Capture a step, or say why that cannot be."""
+        short = False
+        try:
+            self._graphs[kind] = self._capture(state, images)
+        except (RuntimeError, NotImplementedError) as error:
+            # ending a capture that went wrong may be an error of its own, which follows the first
+            short = any(isinstance(one, torch.OutOfMemoryError) for one in (error, error.__context__))
+            self.reason = f"the step cannot be captured: {'there is too little memory: ' if short else ''}{error}"
+        if short:  # a step as it is written needs less; only here, as the error held what was made so far
+            self._graphs.clear()
+            self._state = self._pool = None
+            torch.cuda.empty_cache()
+        if kind not in self._graphs:
+            warnings.warn(f"{self.reason}; steps run eagerly", stacklevel=3)
+        return kind in self._graphs
+
     def _capture(self, state: State, images: Tensor) -> _Graph:
         static = images.clone(memory_format=torch.preserve_format)
         kind = images.device.type
@@ -104,13 +123,18 @@ class Captured(Eager):
                 for _ in range(_WARM_UP):
                     self.method.step(self.network, state, static, differentiate)
             torch.cuda.current_stream().wait_stream(side)
-            if self._pool is None:
-                self._pool = torch.cuda.graph_pool_handle()
+            self._pool = self._live_pool() or torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+            # other threads, one that reads images ahead for instance, may allocate meanwhile
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 following, outcome = self.method.step(self.network, state, static, differentiate)
                 _overwrite(state, following)
         return _Graph(graph, static, outcome)
+
+    def _live_pool(self) -> Any:
+        """The memory pool of graphs that there are; one whose graphs have gone cannot be used again."""
+        runners = (one for one in (self, *self.beside()) if isinstance(one, Captured))
+        return next((one._pool for one in runners if one._graphs), None)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy captures anew: a graph belongs to the tensors it was recorded on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -13,14 +12,17 @@ from torch import Tensor
 
 from wildtta.core import tree
 from wildtta.core.guards import Outcome
-from wildtta.core.method import LossFunction, Method
+from wildtta.core.method import Method
 from wildtta.core.tree import State
+from wildtta.core.vmapping import functional_differentiate
 from wildtta.network import Network
 from wildtta.runners.eager import Eager, kind_of
+from wildtta.runners.recent import Recent
 
 __all__ = ["Compiled"]
 
 _MOST = 4  # graphs: each takes up to minutes to compile
+_MET = 64  # kinds of batches that are remembered to have come
 
 _Step: TypeAlias = Callable[[State, Tensor], tuple[State, Outcome]]
 
@@ -28,8 +30,8 @@ _Step: TypeAlias = Callable[[State, Tensor], tuple[State, Outcome]]
 class Compiled(Eager):
     """Runs the compiled step; what cannot be compiled runs eagerly, and `reason` says why.
 
-    The first batch of a kind (shape, type, layout, autocast) runs eagerly, the second is compiled: so a ragged last batch
-    costs no compilation. `compiled` counts the kinds that were.
+    The first batch of a kind (shape, type, layout, autocast, rounding) runs eagerly, the second is compiled: so a ragged last
+    batch costs no compilation. `compiled` counts the kinds that were.
     """
 
     def __init__(self, method: Method, network: Network) -> None:
@@ -39,7 +41,7 @@ class Compiled(Eager):
     def forget(self) -> None:
         self.reason: str | None = None
         self._steps: dict[Any, _Step] = {}
-        self._met: Counter[Any] = Counter()
+        self._met: Recent[Any, bool] = Recent(_MET)
         self._following: State | None = None
 
     @property
@@ -48,8 +50,9 @@ class Compiled(Eager):
 
     def step(self, state: State, images: Tensor) -> tuple[State, Outcome]:
         kind = kind_of(images)
-        self._met[kind] += 1
-        if self._met[kind] == 1 or not self._possible(kind):
+        met = kind in self._steps or kind in self._met
+        self._met.of(kind, bool)
+        if not met or not self._possible(kind):
             return super().step(state, images)
         if kind not in self._steps:
             self._steps[kind] = self._compile()
@@ -77,7 +80,7 @@ class Compiled(Eager):
         method, network = self.method, self.network
 
         def step(state: State, images: Tensor) -> tuple[State, Outcome]:
-            return method.step(network, state, images, _differentiate)
+            return method.step(network, state, images, functional_differentiate)
 
         return torch.compile(_alone(step), fullgraph=True, dynamic=False)
 
@@ -87,12 +90,6 @@ class Compiled(Eager):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["method"], state["network"])  # type: ignore[misc]
-
-
-def _differentiate(loss: LossFunction, theta: Tensor) -> tuple[Tensor, State]:
-    """The gradient as a transform, which the compiler can look into."""
-    gradient, (_, rest) = torch.func.grad_and_value(loss, has_aux=True)(theta)
-    return gradient, rest
 
 
 def _alone(step: _Step) -> _Step:

@@ -12,7 +12,7 @@ from wildtta.core.method import LossFunction, Method
 from wildtta.core.tree import State
 from wildtta.network import Network
 
-__all__ = ["Eager", "differentiate", "kind_of"]
+__all__ = ["Eager", "differentiate", "gradient_of", "kind_of"]
 
 
 class Eager:
@@ -35,10 +35,19 @@ class Eager:
 
 
 def kind_of(images: Tensor) -> Any:
-    """What batches have in common for which a step is prepared: shape, layout, type and autocast."""
+    """What batches have in common for which a step is prepared: shape, layout, type, autocast and rounding."""
     device = images.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return tuple(images.shape), images.stride(), images.dtype, autocast
+    return tuple(images.shape), images.stride(), images.dtype, autocast, _rounding()
+
+
+def _rounding() -> Any:
+    """How a GPU may round float32: a step that was prepared goes on as it was then."""
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    if hasattr(matmul, "fp32_precision"):  # since torch 2.9; where it was set, reading the older flags is an error
+        return matmul.fp32_precision, cudnn.conv.fp32_precision
+    return matmul.allow_tf32, cudnn.allow_tf32
 
 
 def differentiate(loss: LossFunction, theta: Tensor) -> tuple[Tensor, State]:
@@ -46,7 +55,12 @@ def differentiate(loss: LossFunction, theta: Tensor) -> tuple[Tensor, State]:
     with torch.enable_grad():
         theta = theta.detach().requires_grad_()
         value, rest = loss(theta)
-        if not value.requires_grad:
-            raise ValueError("no parameter that adapts reaches the logits; name others with layers=…")
-        (gradient,) = torch.autograd.grad(value, theta)
-    return gradient, rest
+        return gradient_of(value, theta), rest
+
+
+def gradient_of(value: Tensor, theta: Tensor) -> Tensor:
+    """The gradient of what was computed from θ."""
+    if not value.requires_grad:
+        raise ValueError("no parameter that adapts reaches the logits; name others with layers=…")
+    (gradient,) = torch.autograd.grad(value, theta)
+    return gradient

@@ -18,10 +18,13 @@ from wildtta.core.method import Batch, Loss, LossFunction, Method
 from wildtta.core.tree import State
 from wildtta.network import Network
 from wildtta.runners.costs import Costs, mark
-from wildtta.runners.eager import Eager, differentiate, kind_of
+from wildtta.runners.eager import Eager, differentiate, gradient_of, kind_of
+from wildtta.runners.recent import Recent
 from wildtta.runners.together import mixes_images
 
 __all__ = ["Sparing"]
+
+_MOST = 64  # kinds of batches of which it is remembered what they cost
 
 
 class Sparing(Eager):
@@ -39,7 +42,7 @@ class Sparing(Eager):
         self.forget()
 
     def forget(self) -> None:
-        self.costs: dict[Any, Costs] = {}
+        self.costs: Recent[Any, Costs] = Recent(_MOST)
         self._compared = False
 
     def step(self, state: State, images: Tensor) -> tuple[State, Outcome]:
@@ -48,10 +51,7 @@ class Sparing(Eager):
         return self.method.step(self.network, state, images, _Step(self, self._costs(images)))
 
     def _costs(self, images: Tensor) -> Costs:
-        kind = kind_of(images)
-        if kind not in self.costs:
-            self.costs[kind] = Costs(len(images))
-        return self.costs[kind]
+        return self.costs.of(kind_of(images), lambda: Costs(len(images)))
 
     def compare(self, first: Tensor, second: Tensor) -> bool:
         """Whether the first images that were seen again got the same logits again; else they influence each other."""
@@ -92,8 +92,8 @@ class _Step:
         costs.settle(selected)
         costs.note("build" if build else "look", start, looked)
         self.mask, self.rest = rest["mask"], rest
-        if not finite:  # an infinity may be hidden in the gradient, too: the plain way says what is to be done
-            return differentiate(loss, theta)
+        if not finite:  # an infinity may be hidden in the gradient, too: the one over all says what is to be done
+            return (gradient_of(value, theta), rest) if build else differentiate(loss, theta)
         if selected == 0:
             self.places = torch.zeros(0, dtype=torch.int64, device=device)
             return torch.zeros_like(theta), rest
@@ -102,9 +102,7 @@ class _Step:
             self.places = self.mask.logical_not().to(torch.uint8).argsort(stable=True)[:selected]
         start = mark(device)
         if build and (self.places is None or costs.whole_is_cheaper(selected)):
-            if not value.requires_grad:
-                return differentiate(loss, theta)  # which says what is wrong
-            (gradient,) = torch.autograd.grad(value, theta)
+            gradient = gradient_of(value, theta)
             costs.note("back", start, mark(device))
             costs.whole += 1
             return gradient, rest
