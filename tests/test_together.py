@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from cases import LEARNING, METHODS, adapter
 from networks import images, make
 from torch import Tensor, nn
 
+import wildtta
 from wildtta.core import tree
 from wildtta.core.guards import go_back_on_collapse
 from wildtta.runners.eager import Eager
-from wildtta.runners.together import Together, mixes_images, pick, stack
+from wildtta.runners.together import Together, mixes_images
 
 SEEDS, STEPS = (0, 5, 9), 5
 
@@ -20,6 +23,11 @@ def _streams(batch: int) -> Tensor:
     """streams × steps × batch × image."""
     count = len(SEEDS) * STEPS * batch
     return images(count, 7, torch.float64).unflatten(0, (len(SEEDS), STEPS, batch))
+
+
+def _start(fleet: Together, network: wildtta.Network, seeds: Sequence[int] = SEEDS) -> tree.State:
+    states = [fleet.method.init(network, seed) for seed in seeds]
+    return tree.map(lambda *leaves: torch.stack(leaves), *states)
 
 
 def _close(found: Tensor, expected: Tensor) -> None:
@@ -34,10 +42,10 @@ def _check(method: str, kind: str, batch: int, leaves_after: int = STEPS, **sett
     one = adapter(method, kind, torch.float64, **settings)
     fleet, streams = Together(one.method), _streams(batch)
     alone = [one.method.init(one.network, seed) for seed in SEEDS]
-    state, going = fleet.init(one.network, SEEDS), [0, 1, 2]
+    state, going = _start(fleet, one.network), [0, 1, 2]
     for step in range(STEPS):
         if step == leaves_after:
-            state, going = pick(state, torch.tensor([0, 2])), [0, 2]
+            state, going = tree.map(lambda leaf: leaf[[0, 2]], state), [0, 2]
         state, outcome = Eager(fleet, one.network).step(state, streams[going, step])
         leaves = tree.flatten(state)
         for place, stream in enumerate(going):
@@ -78,7 +86,7 @@ def test_a_stream_that_ends_leaves_the_others_as_they_are(method):
 def test_a_batch_that_is_not_finite_costs_its_own_stream_alone():
     one = adapter("tent", "gn", torch.float64)
     fleet, streams = Together(one.method), _streams(2)[:, 0]
-    start = fleet.init(one.network, SEEDS)
+    start = _start(fleet, one.network)
     spoilt = streams.clone()
     spoilt[1, 0, 0, 0, 0] = torch.nan
     expected, _ = fleet.step(one.network, start, streams)
@@ -93,9 +101,9 @@ def test_seeds_make_streams_differ():
     one = adapter("deyo", "gn", torch.float64)
     fleet = Together(one.method)
     same = images(4, 3, torch.float64).expand(2, -1, -1, -1, -1)
-    state, _ = fleet.step(one.network, fleet.init(one.network, [1, 2]), same)
+    state, _ = fleet.step(one.network, _start(fleet, one.network, [1, 2]), same)
     assert not torch.equal(state["stream"]["theta"][0], state["stream"]["theta"][1])
-    state, _ = fleet.step(one.network, fleet.init(one.network, [1, 1]), same)
+    state, _ = fleet.step(one.network, _start(fleet, one.network, [1, 1]), same)
     assert torch.equal(state["stream"]["theta"][0], state["stream"]["theta"][1])
 
 
@@ -103,18 +111,9 @@ def test_the_state_of_the_adapter_is_left_as_it_was():
     one = adapter("tent", "gn", torch.float64)
     before = tree.flatten(tree.map(torch.clone, one.state))
     fleet = Together(one.method)
-    fleet.step(one.network, fleet.init(one.network, SEEDS), _streams(2)[:, 0])
+    fleet.step(one.network, _start(fleet, one.network), _streams(2)[:, 0])
     for name, leaf in tree.flatten(one.state).items():
         assert torch.equal(leaf, before[name]) or name == "loss"
-
-
-def test_stack_and_pick():
-    states = [{"a": torch.tensor(n), "b": {"c": torch.tensor([n, n])}} for n in range(3)]
-    together = stack(states)
-    assert together["a"].tolist() == [0, 1, 2]
-    chosen = pick(together, torch.tensor([2, 0]))
-    assert (chosen["a"].tolist(), chosen["b"]["c"].tolist()) == ([2, 0], [[2, 2], [0, 0]])
-    assert pick(together, torch.tensor([], dtype=torch.int64))["b"]["c"].shape == (0, 2)
 
 
 @pytest.mark.parametrize(

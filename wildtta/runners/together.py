@@ -10,7 +10,7 @@ Losses, selections, updates and guards are vmapped as they are; the network runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -18,16 +18,16 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wildtta.core import tree
 from wildtta.core.guards import Outcome
 from wildtta.core.method import Differentiate, Method
 from wildtta.core.tree import State
 from wildtta.core.vmapping import vmapped
 from wildtta.network import Network
 from wildtta.runners.flat import Flat, beneath, fits
+from wildtta.runners.recent import Recent
 from wildtta.runners.settings import swapped
 
-__all__ = ["Together", "mixes_images", "pick", "stack"]
+__all__ = ["Together", "mixes_images"]
 
 _Result = TypeVar("_Result")
 SETTINGS = "settings"
@@ -39,11 +39,7 @@ class Together:
 
     def __init__(self, method: Method) -> None:
         self.method = method
-        self._flat: dict[Any, bool] = {}
-
-    def init(self, network: Network, seeds: Sequence[int]) -> State:
-        """The first state of each stream."""
-        return stack([self.method.init(network, seed) for seed in seeds])
+        self._flat: Recent[Any, bool] = Recent(64)
 
     def step(
         self, network: Network, state: State, images: Tensor, differentiate: Differentiate | None = None
@@ -76,11 +72,13 @@ class Together:
     def _is_flat(self, network: Network, images: Tensor) -> bool:
         if self.method.alignment is not None:
             return False
-        kind = (images.shape[2:], images.dtype, images.device)
-        if kind not in self._flat:
+        shape, dtype = images.shape[2:], images.dtype
+
+        def tried() -> bool:
             with vmapped(fused=True):
-                self._flat[kind] = fits(network, self.method.layout, *kind[:2])
-        return self._flat[kind]
+                return fits(network, self.method.layout, shape, dtype)
+
+        return self._flat.of((shape, dtype, images.device), tried)
 
 
 def _differentiate(loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Tensor) -> tuple[Tensor, State]:
@@ -103,13 +101,3 @@ def _differentiate(loss_of: Callable[[Tensor], tuple[Tensor, State]], theta: Ten
 def mixes_images(module: torch.nn.Module) -> bool:
     """Whether an image's prediction depends on the others of its batch: BatchNorm, which adapts with the batch's statistics."""
     return any(isinstance(layer, _BatchNorm) for layer in module.modules())
-
-
-def stack(states: Sequence[State]) -> State:
-    """States with a leading axis, from one state a stream."""
-    return tree.map(lambda *leaves: torch.stack(leaves), states[0], *states[1:])
-
-
-def pick(state: State, places: Tensor) -> State:
-    """Some of the streams."""
-    return tree.map(lambda leaf: leaf[places], state)
