@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 import wildtta
 from wildtta.core import Method, below, entropy, go_back_on_collapse, measure, recentre, sgd, tree
+from wildtta.runners.eager import Eager
 from wildtta.runners.flat import _computes
 
 make = functools.cache(made)  # a network is never changed
@@ -195,7 +198,11 @@ def test_the_default_chunk_is_bounded_by_pixels(monkeypatch: pytest.MonkeyPatch)
     fleet = wildtta.fleet(make("gn"), "tent", streams=12)
     sizes: list[int] = []
     step = fleet._cohorts[0].step
-    monkeypatch.setattr(fleet._cohorts[0], "step", lambda rows, batch: (sizes.append(len(rows)), step(rows, batch))[1])
+    monkeypatch.setattr(
+        fleet._cohorts[0],
+        "step",
+        lambda rows, *given, **options: (sizes.append(len(rows)), step(rows, *given, **options))[1],
+    )
     fleet(images(12), range(12))
     fleet({0: images(9), 1: images(9)})
     assert sizes == [5, 5, 2, 1, 1]
@@ -924,6 +931,49 @@ def test_the_captured_runner_steps_eagerly_without_cuda() -> None:
     assert all("need a CUDA device" in reason for reason in reasons)
 
 
+class Reusing(Eager):
+    """Keeps its state in the same tensors, as a captured step does."""
+
+    kept: Any = None
+
+    def step(self, state: Any, batch: Tensor) -> Any:
+        following, outcome = super().step(state, batch)
+        self.kept = tree.map(Tensor.clone, following if self.kept is None else self.kept)
+        return tree.map(Tensor.copy_, self.kept, following), outcome
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_states_outlast_a_runner_that_writes_them_anew(chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"captured": Reusing, "eager": Eager}
+    monkeypatch.setattr("wildtta.runners.cohort.make_runner", lambda kind, *given: kinds[kind](*given))
+    options, names = usual("recap", "gn") | {"chunk": chunk}, list(range(6))
+    reusing, eager = (
+        wildtta.fleet(make("gn"), "recap", streams=names, runner=runner, **options) for runner in ("captured", "eager")
+    )
+    for call in batches([dict.fromkeys(names, 2), dict.fromkeys([5, 0, 3, 1], 1), dict.fromkeys(names, 2)] * 2):
+        found, expected = reusing(call), eager(call)
+        assert all(torch.equal(found[name], expected[name]) for name in call)
+    for name in names:
+        same_state(state_of(reusing, name), state_of(eager, name))
+
+
+def test_numbers_of_streams_do_not_drive_one_another_out() -> None:
+    fleet = wildtta.fleet(make("gn"), "tent", streams=20, runner="captured")
+    (cohort,) = fleet._cohorts
+    first = {count: id(cohort._runner(cohort._together, count)) for count in range(2, 18)}
+    assert first == {count: id(cohort._runner(cohort._together, count)) for count in range(2, 18)}
+    cohort._runner(cohort._together, 20)
+    assert [count for _, count in cohort._runners] == [*range(3, 18), 20], "the one not used for the longest goes"
+    runners = [weakref.ref(runner) for runner in cohort._runners.values()]
+    assert list(runners[0]().beside()) == list(cohort._runners.values())
+    gc.disable()
+    try:
+        cohort.prepare()
+        assert not any(runner() for runner in runners), "and nothing keeps what is not in use"
+    finally:
+        gc.enable()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("method", STREAMING)
 def test_captured_equals_eager(method: str) -> None:
@@ -981,6 +1031,30 @@ def test_nothing_grows_with_the_steps() -> None:
             fleet.join(turn % 6, lr=1e-3 * (1 + turn))
     assert len({size for size, _ in sizes}) == 1
     assert max(count for _, count in sizes) <= 4 * 6
+
+
+def test_a_thousand_steps_leave_nothing_behind() -> None:
+    """Streams come in ever other numbers and orders."""
+    torch.manual_seed(0)
+    small = nn.Sequential(
+        nn.Conv2d(3, 4, 4, 4), nn.GroupNorm(2, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    )
+    fleet = wildtta.fleet(small, "tent", streams=5, each={"lr": ["x1", "x2", "x3", "x4", "x5"]})
+    batch, generator = torch.randn(5, 3, 4, 4), torch.Generator().manual_seed(0)
+
+    def walk(steps: int) -> int:
+        for step in range(steps):
+            names = torch.randperm(5, generator=generator).tolist()
+            fleet(batch[: 1 + step % 5], names[: 1 + step % 5])
+        fleet(batch, range(5))
+        gc.collect()
+        return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+
+    before = walk(200)
+    assert walk(1_000) - before < 10, (
+        "a choice of streams that had not come before leaves a tensor of places, one in 32"
+    )
+    assert sum(fleet.report(name).seen for name in range(5)) > 3_000
 
 
 def test_a_method_that_forgets_needs_no_fleet():

@@ -23,6 +23,7 @@ from wildtta.core.restoring import Restoring
 from wildtta.core.tree import State
 from wildtta.network import Network
 from wildtta.runners.cohort import Cohort, Variant
+from wildtta.runners.recent import Places, Recent
 from wildtta.runners.settings import same
 from wildtta.runners.together import mixes_images
 
@@ -132,7 +133,8 @@ class Fleet(nn.Module):
         self._kind = "captured" if runner == "auto" else runner  # which steps eagerly where there is no CUDA
         self._fingerprint = network.fingerprint()
         self._lock = threading.RLock()
-        self._checked: set[tuple[Any, ...]] = set()
+        self._checked: Recent[tuple[Any, ...], None] = Recent(64)
+        self._places = Places()
         self._predict_only = False
         self._hyperparameters = hyperparameters
         self._usual = self._compose(hyperparameters)
@@ -187,7 +189,7 @@ class Fleet(nn.Module):
             if isinstance(images, Mapping):
                 if streams is not None:
                     raise TypeError("the images say by their names which streams they belong to; leave streams out")
-                return self._answer(images)
+                return self._answer_each(images)
             if streams is None:
                 raise TypeError(
                     "say which streams the images belong to: fleet(images, names), or fleet({name: images})"
@@ -196,18 +198,7 @@ class Fleet(nn.Module):
             names = list(streams.tolist() if hasattr(streams, "tolist") else streams)
             if len(names) != len(batch):
                 raise ValueError(f"there are {len(batch)} images and {len(names)} names of streams; give one for each")
-            places: dict[Name, list[int]] = {}
-            for place, name in enumerate(names):
-                places.setdefault(name, []).append(place)
-            parts = {
-                name: batch[own[0] : own[-1] + 1] if own[-1] - own[0] == len(own) - 1 else batch[own]
-                for name, own in places.items()
-            }
-            logits = torch.cat(list(self._answer(parts).values()))
-            order = [place for own in places.values() for place in own]
-            if order == sorted(order):
-                return logits
-            return logits[torch.tensor(order, device=logits.device).argsort()]
+            return self._answer_all(batch, names)
 
     @contextmanager
     def frozen(self) -> Iterator[Fleet]:
@@ -218,35 +209,78 @@ class Fleet(nn.Module):
         finally:
             self._predict_only = before
 
-    def _answer(self, images: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
+    def _answer_each(self, images: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
+        """The answers to a batch of each stream's own."""
         if not images:
             raise ValueError("no images: give those of one stream at least")
         for name in images:
             self._find(name)
-        groups: dict[Any, list[tuple[int, Name, Tensor]]] = {}
-        for name, batch in images.items():
-            cohort, row = self._where[name]
-            accepted = self._accept(name, batch)
-            key = (id(cohort), accepted.shape, accepted.dtype)
-            groups.setdefault(key, []).append((row, name, accepted))
+        taken = {name: self._accept(name, batch) for name, batch in images.items()}
+        parts = self._parts({name: (batch.shape, batch.dtype) for name, batch in taken.items()})
+        answers = self._answer(parts, (torch.stack([taken[name] for name in part]) for part in parts))
         logits: dict[Name, Tensor] = {}
-        done = []
-        for group in groups.values():
-            for part in _split(sorted(group, key=lambda arrival: arrival[0]), self.chunk):
-                rows, names, batches = map(list, zip(*part, strict=True))
-                cohort, stacked = self._where[names[0]][0], torch.stack(batches)
-                if self._predict_only:
-                    with torch.no_grad():
-                        answers = cohort.predict(rows, stacked)
-                else:
-                    states, outcome = cohort.step(rows, stacked)
-                    done.append((cohort, rows, names, states, outcome))
-                    answers = outcome.logits
-                logits |= zip(names, answers.unbind(0), strict=True)
-        for cohort, rows, names, states, outcome in done:  # all streams or none
-            cohort.commit(rows, states)
-            self._remember(names, outcome)
+        for part, answer in zip(parts, answers, strict=True):
+            logits |= zip(part, answer.unbind(0), strict=True)
         return {name: logits[name] for name in images}
+
+    def _answer_all(self, batch: Tensor, names: list[Name]) -> Tensor:
+        """The answers to one batch, of streams named image by image: it is put in order once, and not taken apart."""
+        mine: dict[Name, list[int]] = {}
+        for place, name in enumerate(names):
+            mine.setdefault(name, []).append(place)
+        counts: dict[int, Name] = {}
+        for name, own in mine.items():
+            self._find(name)
+            counts.setdefault(len(own), name)
+        for count, name in counts.items():
+            self._accept(name, batch[:count])
+        parts = self._parts(
+            {name: (torch.Size([len(own), *batch.shape[1:]]), batch.dtype) for name, own in mine.items()}
+        )
+        order = [place for part in parts for name in part for place in mine[name]]
+        straight = order == sorted(order)
+        if not straight:
+            batch = batch.index_select(0, self._places(order, batch.device))
+        pieces = batch.split([len(part) * len(mine[part[0]]) for part in parts])
+        answers = self._answer(
+            parts, (piece.unflatten(0, (len(part), -1)) for part, piece in zip(parts, pieces, strict=True))
+        )
+        logits = torch.cat([answer.flatten(0, 1) for answer in answers])
+        if straight:
+            return logits
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return logits.index_select(0, self._places(back, logits.device))
+
+    def _parts(self, kinds: Mapping[Name, tuple[torch.Size, torch.dtype]]) -> list[list[Name]]:
+        """Which streams go through the network together: of one program, with batches of one kind, as many as fit."""
+        groups: dict[Any, list[Name]] = {}
+        for name, kind in kinds.items():
+            groups.setdefault((id(self._where[name][0]), *kind), []).append(name)
+        parts = []
+        for (_, shape, _), group in groups.items():
+            group.sort(key=lambda name: self._where[name][1])
+            size = max(_VALUES // max(shape.numel(), 1), 1) if self.chunk is None else self.chunk
+            parts += [group[start : start + size] for start in range(0, len(group), size)]
+        return parts
+
+    def _answer(self, parts: list[list[Name]], batches: Iterable[Tensor]) -> list[Tensor]:
+        """The logits for a batch (streams × images × …) of each part; and a step, of all streams or none."""
+        done, answers = [], []
+        for names, images in zip(parts, batches, strict=True):
+            cohort = self._where[names[0]][0]
+            rows = [self._where[name][1] for name in names]
+            place = cohort.place(rows)
+            if self._predict_only:
+                with torch.no_grad():
+                    answers.append(cohort.predict(rows, place, images))
+            else:
+                states, outcome = cohort.step(rows, place, images, others=len(parts) > 1)
+                done.append((cohort, place, names, states, outcome))
+                answers.append(outcome.logits)
+        for cohort, place, names, states, outcome in done:
+            cohort.commit(place, states)
+            self._remember(names, outcome)
+        return answers
 
     def _accept(self, name: Name, images: Tensor) -> Tensor:
         """Check a stream's batch; the network itself is asked once for each new kind of batch."""
@@ -254,9 +288,7 @@ class Fleet(nn.Module):
             images = usable(images, self.device, "fleet")
             autocast = torch.is_autocast_enabled(images.device.type)
             signature = (images.shape[1:], len(images) == 1, images.dtype, images.device, autocast)
-            if signature not in self._checked:
-                self.network.check(images)
-                self._checked.add(signature)
+            self._checked.of(signature, lambda: self.network.check(images))
         except (TypeError, ValueError) as error:
             raise type(error)(f"stream {name!r}: {error}") from error
         return images
@@ -475,9 +507,3 @@ class _Last:
         """Whether what is left is so little that it should be kept apart."""
         del self.names[name]
         return 0 < len(self.names) <= self._few
-
-
-def _split(group: list[tuple[int, Name, Tensor]], chunk: int | None) -> Iterator[list[tuple[int, Name, Tensor]]]:
-    """The streams of a group, as many at a time as fit."""
-    size = max(_VALUES // max(group[0][2].numel(), 1), 1) if chunk is None else chunk
-    return (group[start : start + size] for start in range(0, len(group), size))

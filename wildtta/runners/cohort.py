@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from wildtta.core import tree
@@ -14,14 +14,18 @@ from wildtta.core.guards import Outcome
 from wildtta.core.method import Method
 from wildtta.core.tree import State
 from wildtta.network import Network
-from wildtta.runners import make_runner
+from wildtta.runners import Captured, make_runner
 from wildtta.runners.eager import Eager
+from wildtta.runners.recent import Places, Recent
 from wildtta.runners.settings import Table, alike, share
 from wildtta.runners.together import SETTINGS, Together
 
 __all__ = ["Cohort", "Variant"]
 
-_MOST = 4  # runners kept that hold something for each number of streams, such as graphs
+_MOST = 16
+"""Runners kept, one for each number of streams: with fewer, arrivals of more numbers would drive out one another's graphs."""
+
+Place: TypeAlias = slice | Tensor
 
 
 @dataclass(eq=False)
@@ -64,12 +68,14 @@ class Cohort:
         for variant in self.variants[1:]:
             share(first, variant.method)
         self._table = Table([variant.method for variant in self.variants])
+        self._numbers = {variant: number for number, variant in enumerate(self.variants)}
         self._together = Together(first)
-        self._runners: dict[Any, Eager] = {}
+        self._places = Places()
+        self._runners: Recent[Any, Eager] = Recent(_MOST)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes runners of its own."""
-        return self.__dict__ | {"_runners": {}}
+        return self.__dict__ | {"_runners": Recent(_MOST)}
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -141,49 +147,52 @@ class Cohort:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def step(self, rows: Sequence[int], images: Tensor) -> tuple[State, Outcome]:
-        """A step of some streams (streams × batch × …): their next states and what happened; `commit` puts them down."""
-        method, state, images = self._question(rows, images)
-        runner = self._runner(method, len(rows))
-        state, outcome = runner.step(state, images)
-        if self.kind != "eager":  # its tensors are written anew by the next step
+    def place(self, rows: Sequence[int]) -> Place:
+        """Where some rows are. Rows in a run are a slice, which copies nothing."""
+        if list(rows) == list(range(rows[0], rows[0] + len(rows))):
+            return slice(rows[0], rows[0] + len(rows))
+        return self._places(rows, self.state["seed"].device)
+
+    def step(self, rows: Sequence[int], place: Place, images: Tensor, *, others: bool = True) -> tuple[State, Outcome]:
+        """A step of some streams (streams × batch × …): their next states and what happened; `commit` puts them down.
+
+        `others`: whether there may be another step before that.
+        """
+        method, state, images = self._question(rows, place, images)
+        state, outcome = self._runner(method, len(rows)).step(state, images)
+        state = {name: part for name, part in state.items() if name != SETTINGS}
+        if others and self.kind != "eager":  # a graph's tensors are written anew by the next step
             state = tree.map(Tensor.clone, state)
         if isinstance(method, Together):
-            return {name: part for name, part in state.items() if name != SETTINGS}, outcome
+            return state, outcome
         return tree.map(lambda leaf: leaf[None], state), Outcome(*(part[None] for part in outcome))
 
-    def predict(self, rows: Sequence[int], images: Tensor) -> Tensor:
-        method, state, images = self._question(rows, images)
+    def predict(self, rows: Sequence[int], place: Place, images: Tensor) -> Tensor:
+        method, state, images = self._question(rows, place, images)
         logits = method.predict(self.network, state, images)
         return logits if isinstance(method, Together) else logits[None]
 
-    def commit(self, rows: Sequence[int], states: State) -> None:
+    def commit(self, place: Place, states: State) -> None:
         """Put the next states of some streams in the place of theirs."""
-        place = self._place(rows)
         tree.map(lambda leaf, new: leaf.__setitem__(place, new) or leaf, self.state, states)
 
-    def _question(self, rows: Sequence[int], images: Tensor) -> tuple[Method | Together, State, Tensor]:
+    def _question(self, rows: Sequence[int], place: Place, images: Tensor) -> tuple[Method | Together, State, Tensor]:
         """The method, states and images of a step. A single stream follows its own method, without vmap."""
         if len(rows) == 1:
             return self._follows[rows[0]].method, self.row(rows[0]), images[0]
-        place = self._place(rows)
         state: State = tree.map(lambda leaf: leaf[place], self.state)
-        which = [self.variants.index(self._follows[row]) for row in rows] if len(self.variants) > 1 else [0] * len(rows)
-        if numbers := self._table.rows(which, images.shape[1]):
+        if numbers := self._table.rows([self._numbers[self._follows[row]] for row in rows], images.shape[1]):
             state[SETTINGS] = numbers
         return self._together, state, images
 
-    def _place(self, rows: Sequence[int]) -> Any:
-        """Rows in a run are a slice, which copies nothing."""
-        if list(rows) == list(range(rows[0], rows[0] + len(rows))):
-            return slice(rows[0], rows[0] + len(rows))
-        return torch.tensor(rows, device=self.state["seed"].device)
-
     def _runner(self, method: Method | Together, count: int) -> Eager:
-        key = (id(method), 0 if self.kind == "eager" else count)
-        if key not in self._runners:
-            while self.kind != "eager" and len(self._runners) >= _MOST:
-                del self._runners[next(iter(self._runners))]
-            self._runners[key] = make_runner(self.kind, method, self.network)  # type: ignore[arg-type]
-        self._runners[key] = self._runners.pop(key)  # the most recently used last
-        return self._runners[key]
+        return self._runners.of((id(method), 0 if self.kind == "eager" else count), lambda: self._made(method))
+
+    def _made(self, method: Method | Together) -> Eager:
+        made = make_runner(self.kind, method, self.network)  # type: ignore[arg-type]
+        if isinstance(made, Captured):
+            known = weakref.ref(
+                self._runners
+            )  # nothing holds itself: graphs give back their memory when the last user goes
+            made.beside = lambda: (known() or {}).values()  # the steps of a cohort are taken one after another
+        return made

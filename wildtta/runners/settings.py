@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from wildtta.core.method import Method
 from wildtta.core.tree import State
 from wildtta.core.updates import Update
+from wildtta.runners.recent import Places, Recent
 
 __all__ = ["Table", "alike", "same", "share", "swapped"]
 
@@ -48,6 +49,8 @@ class Table:
         self._like = methods[0].layout.initial
         self._numbers: dict[Slot, Tensor] = {}
         self._rates: dict[Slot, list[Any]] = {}
+        self._by_batch: Recent[int, dict[Slot, Tensor]] = Recent(64)
+        self._places = Places()
         for slot in sorted(slots):
             values = [getattr(method.get_submodule(slot[0]), slot[1]) for method in methods]
             if isinstance(values[0], Tensor):
@@ -59,17 +62,20 @@ class Table:
 
     def rows(self, which: Sequence[int], batch: int) -> State:
         """The numbers of streams that follow these methods, by their places, for `batch` images each."""
-        numbers = self._numbers | {
-            slot: self._column([rate(batch) if callable(rate) else rate for rate in rates])
-            for slot, rates in self._rates.items()
-        }
+        numbers = self._by_batch.of(batch, lambda: self._numbers | self._rates_at(batch))
         if not numbers:
             return {}
-        places = torch.tensor(which, device=self._like.device)
+        places = self._places(which, self._like.device)
         found: State = {}
         for (part, key), values in numbers.items():
             found.setdefault(part, {})[key] = values[places]
         return found
+
+    def _rates_at(self, batch: int) -> dict[Slot, Tensor]:
+        return {
+            slot: self._column([rate(batch) if callable(rate) else rate for rate in rates])
+            for slot, rates in self._rates.items()
+        }
 
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=self._like.dtype, device=self._like.device)
