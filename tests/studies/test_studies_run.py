@@ -16,8 +16,9 @@ from small_studies import choice, numbers, place, summary
 
 from wildtta import files, methods
 from wildtta.bench import store
+from wildtta.bench.config import ConfigError
 from wildtta.bench.store import RunError
-from wildtta.studies import STUDIES, Bench, TimeOverError, run_studies
+from wildtta.studies import STUDIES, Bench, Choice, TimeOverError, run_studies
 from wildtta.studies import study as study_module
 from wildtta.studies.study import csv_text
 
@@ -210,3 +211,5 @@ def test_rates_that_were_tuned_are_used(done, where, tmp_path):
     assert bench.settings_of(trial("", "recap", "mild", lr="x7"), where["models"][0])["lr"] == "x7"
     assert bench.settings_of(trial("", "recap", tuned=False), where["models"][0]) == {}
     assert bench.settings_of(trial("", "source"), where["models"][0]) == {}
+    with pytest.raises(ConfigError, match="has no settings for glyph-vit"):
+        Bench(Choice(models=["glyph-vit"], rates=str(rates)), tmp_path / "other")

@@ -230,6 +230,12 @@ class Bench:
         self.store = Store(self.folder / "streams")
         self.failures: dict[str, str] = {}
         self._rates = rates_from(Path(choice.rates)) if choice.rates else {}
+        tuned = {model for model, _, _ in self._rates}
+        if choice.rates and (untuned := [model for model in self.models if model not in tuned]):
+            raise ConfigError(
+                f"{choice.rates} has no settings for {', '.join(untuned)}, but for {', '.join(sorted(tuned))}; name the "
+                "models as they were when `wildtta study tune` wrote it, or run it for these"
+            )
         self._settings: dict[str, Setting] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
         self._workshop = Workshop(self.store)
