@@ -82,7 +82,6 @@ class Cell:
         places = self.places[start : start + count]
         images, labels = self.images(places).to(self.adapter.state["loss"].device), self.labels[places]
         self.adapter.reset()
-        self.adapter.state["counters"]["seen"] += start  # an image's views are drawn by its place in the stream
         with torch.no_grad():
             plain = self.network(images).argmax(-1).cpu() == labels
         adapted = self.adapter(images).argmax(-1).cpu() == labels

@@ -98,7 +98,7 @@ def test_equals_the_reference(kind: str, optimiser: str, lr: float) -> None:
     adapted, views = made(network, optimiser, lr), Given(6)
     for start, size in ((0, 5), (5, 1), (6, 2)):
         batch = images(size, start, torch.float64)
-        names = keys.fold(torch.tensor(5), start + torch.arange(size))
+        names = keys.of_content(batch, torch.tensor(5))
         found = adapted(batch)
         for place, image in enumerate(batch):
             own = views(image[None], names[place : place + 1])[0]
@@ -252,10 +252,21 @@ def test_it_learns_for_the_image_at_hand(kind: str) -> None:
     for step in range(3):
         image = images(1, step, torch.float64)
         model(image)
-        names = keys.fold(torch.tensor(5), torch.tensor([step]))
+        names = keys.of_content(image, torch.tensor(5))
         views, unpacked = Given(6)(image, names)[0], model.method.layout.unpack(reached[-1])
         after = marginal_entropy()(model.network.predict(unpacked, views, torch.arange(6))[0])
         assert after.item() < model.outcome.loss.item()
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_an_image_is_answered_the_same_wherever_it_comes(at_once: int) -> None:
+    network, batch = make("gn", torch.float64), images(4, 3, torch.float64)
+    first = made(network, at_once=at_once)(batch)
+    later = made(network, at_once=at_once)
+    later(images(3, 4, torch.float64))
+    assert ((later(batch.flip(0)).flip(0) - first).abs().max() / first.abs().max()).item() < 1e-9
+    assert not torch.equal(keys.of_content(batch, torch.tensor(5)), keys.of_content(batch, torch.tensor(6)))
+    assert len(keys.of_content(batch, torch.tensor(5)).unique()) == 4
 
 
 def test_frozen_predicts_as_the_source_and_there_is_nothing_to_export() -> None:

@@ -96,7 +96,7 @@ class Episodic(Method):
     ) -> tuple[State, Outcome]:
         """Learn from each image's views and predict it: the state with its counters moved on, and what happened."""
         counters, theta = state["counters"], state["stream"]["theta"]
-        keys = random.fold(state["seed"], counters["seen"] + torch.arange(images.shape[0], device=images.device))
+        keys = random.of_content(images, state["seed"])  # not by its place: nothing but the image decides
 
         def episode(image: Tensor, key: Tensor, differentiate: Differentiate) -> tuple[Tensor, ...]:
             return self._episode(network, theta, image[None], key[None], differentiate)

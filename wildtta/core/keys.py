@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["fold", "normal", "permutation", "uniform"]
+__all__ = ["fold", "normal", "of_content", "permutation", "uniform"]
 
 
 def _signed(value: int) -> int:
@@ -38,6 +38,13 @@ def _mix(value: Tensor) -> Tensor:
 def fold(key: Tensor, data: Tensor | int) -> Tensor:
     """A new key from a key and a number; different numbers give unrelated keys."""
     return _mix((key + _GOLDEN) ^ _mix(torch.as_tensor(data, dtype=torch.int64, device=key.device) + _GOLDEN))
+
+
+def of_content(images: Tensor, key: Tensor) -> Tensor:
+    """A key for each image, from a key and all of the image's numbers: the same wherever and with whatever it comes."""
+    numbers = images.float().contiguous().view(torch.int32).flatten(1)
+    places = torch.arange(numbers.shape[1], device=images.device)
+    return fold(key, fold(places, numbers).sum(1))
 
 
 def _bits(key: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -111,7 +111,7 @@ class diffuse_back(Restoration):
         levels = levels.to(next(self.diffusion.parameters()).dtype)
         parts: list[Tensor] = []
         with torch.autocast(kind, enabled=False):
-            keys = _keys(levels, seed)
+            keys = random.of_content(levels, seed)
             for place in range(0, len(levels), self.chunk):
                 part, own = levels[place : place + self.chunk], keys[place : place + self.chunk]
                 parts.append(self._back(part, own, half, self._teller(place, len(part), len(levels))))
@@ -202,14 +202,6 @@ class OnDisk(Restoration):
         ambient = str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else "float32"
         about = [self.inner.diffusion.digest, self.inner.extra_repr(), ambient, int(seed), list(levels.shape[1:])]
         return self.folder / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-
-
-def _keys(levels: Tensor, seed: Tensor) -> Tensor:
-    """One an image, from the seed and all its levels."""
-    shape = levels.shape[1:]
-    places = torch.arange(shape.numel(), device=levels.device).reshape(shape)
-    content = random.fold(places, levels.to(torch.int64)).flatten(1).sum(1)
-    return random.fold(seed, content)
 
 
 def _resized(images: Tensor, size: tuple[int, ...]) -> Tensor:
