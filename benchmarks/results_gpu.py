@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wildtta.studies import STUDIES, Bench, Choice, TimeOverError, read_summary, run_studies
+from wildtta.bench.engine import Family
+from wildtta.studies import STUDIES, Bench, Choice, Teller, TimeOverError, read_summary, run_studies
 
 HERE = Path(__file__).parent
 MODELS = [f"{HERE / 'tiny_models.py'}:resnet", f"{HERE / 'tiny_models.py'}:vit"]
@@ -86,25 +87,36 @@ def choice_of(stage: Stage, arguments: argparse.Namespace) -> Choice:
     )
 
 
-class Printer:
+class Printer(Teller):
     """One line for every ten seconds of work."""
 
     def __init__(self) -> None:
-        self.what, self.runs, self.finished, self.told = "", 0, 0, 0.0
+        self.streams, self.done, self.told = 0, 0, 0.0
 
-    def begin(self, what: str, runs: int) -> None:
-        self.what, self.runs, self.finished = what, runs, 0
+    def note(self, text: str) -> None:
+        print(f"  ! {text}", flush=True)
 
-    def progress(self, text: str) -> None:
+    def begin(self, cells: int, kept: int) -> None:
+        self.streams, self.done = cells, kept
+
+    def progress(self, family: Family, seen: int, images: int, accuracy: float) -> None:
+        first = family[0]
+        self._tell(f"now {first.model} {first.scenario} {first.kind} {first.method}: {seen} of {images} images")
+
+    def finished(self, family: Family) -> None:
+        self.done += len(family)
+        self._tell(f"{family[0].model} {family[0].scenario} {family[0].method} is done")
+
+    def failed(self, family: Family, reason: str) -> None:
+        print(f"  FAILED {family[0].name}: {reason}", file=sys.stderr, flush=True)
+
+    def part(self, name: str) -> None:
+        print(f"  {name}", flush=True)
+
+    def _tell(self, text: str) -> None:
         if time.monotonic() - self.told > 10:
             self.told = time.monotonic()
-            print(f"  {self.what}: {self.finished} of {self.runs}, now {text}", flush=True)
-
-    def done(self, runs: int) -> None:
-        self.finished += runs
-
-    def failed(self, what: str, reason: str) -> None:
-        print(f"  FAILED {what}: {reason}", file=sys.stderr, flush=True)
+            print(f"  {self.done} of {self.streams} streams, {text}", flush=True)
 
 
 def carry_on(arguments: argparse.Namespace) -> bool:

@@ -17,8 +17,8 @@ from pathlib import Path
 from wildtta.report import published
 from wildtta.report.table import markdown_text
 from wildtta.studies import STUDIES, read_summary
+from wildtta.studies.base import METHODS
 from wildtta.studies.grid import Grid, number
-from wildtta.studies.results import METHODS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {"studies.md": "studies", "results.md": "results"}

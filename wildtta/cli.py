@@ -20,6 +20,7 @@ from wildtta.bench import Config, Listener, preflight, run
 from wildtta.bench.checks import check_device
 from wildtta.bench.config import ConfigError, _known, read_toml
 from wildtta.bench.crew import muster
+from wildtta.studies.base import Teller
 
 app = typer.Typer(
     name="wildtta",
@@ -33,8 +34,8 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 
-WRONG, FAILED, STOPPED = 2, 1, 130
-"""Exit codes: what was asked for cannot be done; some cells failed; Ctrl-C."""
+WRONG, FAILED, UNFINISHED, STOPPED = 2, 1, 3, 130
+"""Exit codes: what was asked for cannot be done; some cells failed; the time given is over; Ctrl-C."""
 
 
 def main() -> None:
@@ -363,13 +364,17 @@ def study(
     precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16.")] = None,
     threads: Annotated[int | None, typer.Option(help="On a CPU.")] = None,
     together: Annotated[int | None, typer.Option(help="Streams side by side in a batch, on a GPU.")] = None,
-    until: Annotated[float | None, typer.Option(help="Begin nothing more after so many seconds.")] = None,
+    until: Annotated[
+        float | None, typer.Option(help="Begin nothing more after so many seconds; then exit code 3.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only write the files.")] = False,
 ) -> None:
     """Run one of the paper's studies: figures, a table, and a section of a page.
 
     On the embedded glyphs if nothing else is said, in a minute or two each. Stop it whenever you like; the same command goes on
     where it stopped. With `--out RUN/studies`, `wildtta report RUN` shows the studies, too.
+
+    Exit codes: 0 done, 1 some streams failed, 2 it cannot be done, 3 not finished within `--until`, 130 Ctrl-C.
 
     - `wildtta study list` · `wildtta study bounds` · `wildtta study all --out runs/studies`
     - `wildtta study tune --models timm:resnet50_gn --data imagenet-c:/data/imagenet-c --device cuda`
@@ -620,7 +625,9 @@ def _study(
         try:
             page = run_studies(names, bench)
         except TimeOverError:
-            _fail(f"the time is over; what is done is kept in {out}, and the same command goes on from there")
+            text = f"not finished: the time is over; what is done is kept in {out}, and the same command goes on from there"
+            errors.print(text, soft_wrap=True, highlight=False, markup=False)
+            raise typer.Exit(UNFINISHED) from None
     for each in names:
         summary = read_summary(out / each)
         assert summary is not None
@@ -659,35 +666,6 @@ def _progress() -> Progress:
         console=errors,
         transient=True,
     )
-
-
-class _StudyBars:
-    """How far the runs are that a study has asked for."""
-
-    def __init__(self) -> None:
-        self.bars = _progress()
-        self.task: Any = None
-
-    def __enter__(self) -> _StudyBars:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self.bars.stop()
-
-    def begin(self, what: str, runs: int) -> None:
-        if self.task is not None:
-            self.bars.remove_task(self.task)
-        self.task = self.bars.add_task(what, total=runs, note="")
-
-    def progress(self, text: str) -> None:
-        self.bars.update(self.task, note=text)
-
-    def done(self, runs: int) -> None:
-        self.bars.advance(self.task, runs)
-
-    def failed(self, what: str, reason: str) -> None:
-        errors.print(f"[bold red]failed:[/] {escape(what)}: {escape(reason)}", soft_wrap=True, highlight=False)
 
 
 class _Bars(Listener):
@@ -738,6 +716,17 @@ class _Bars(Listener):
         if (task := self.running.pop(family[0].name, None)) is not None:
             self.bars.remove_task(task)
         self.bars.advance(self.all, len(family))
+
+
+class _StudyBars(_Bars, Teller):
+    """The same for a study, which asks for streams again and again, and has parts of its own between them."""
+
+    def begin(self, cells: int, kept: int) -> None:
+        super().begin(cells - kept, 0)
+
+    def part(self, name: str) -> None:
+        self.begin(1, 0)
+        self.bars.update(self.all, note=name)
 
 
 if __name__ == "__main__":

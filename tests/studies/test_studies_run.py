@@ -7,22 +7,27 @@ import io
 import json
 import random
 import re
+import sys
 import time
 import xml.etree.ElementTree as ET
 
 import pytest
 from PIL import Image
 from small_studies import choice, numbers, place, summary
+from typer.testing import CliRunner
 
 from wildtta import files, methods
-from wildtta.bench import store
+from wildtta.bench import store, work
 from wildtta.bench.config import ConfigError
 from wildtta.bench.store import RunError
+from wildtta.cli import app
+from wildtta.data import DataError
 from wildtta.studies import STUDIES, Bench, Choice, TimeOverError, run_studies
 from wildtta.studies import study as study_module
 from wildtta.studies.study import csv_text
 
 NAMES = list(STUDIES)
+plan = sys.modules["wildtta.bench.plan"]  # the function of this name hides it
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +134,40 @@ def test_out_of_time(where, tmp_path):
     with pytest.raises(TimeOverError):
         run_studies(["bounds"], bench)
     assert not (tmp_path / "run" / "bounds" / "summary.json").exists()
+
+
+def test_a_command_that_is_not_finished_says_so_by_its_code(where, tmp_path):
+    run, words = CliRunner(), ["study", "bounds", "--models", where["models"][0], "--data", where["data"]]
+    over = run.invoke(app, [*words, "--out", str(tmp_path / "run"), "--until", "0"])
+    assert over.exit_code == 3, over.output
+    assert "the same command goes on" in over.output
+    wrong = run.invoke(app, [*words, "--out", str(tmp_path / "other"), "--until", "0", "--kinds", "fgo"])
+    assert wrong.exit_code == 2
+    assert "did you mean 'fog'" in wrong.output
+
+
+def test_what_would_stop_streams_is_told_before_anything_runs(where, tmp_path):
+    with pytest.raises(DataError, match=r"has no 'fgo'; did you mean 'fog'\?"):
+        run_studies(NAMES, Bench(choice(where, kinds=["fog", "fgo"]), tmp_path / "run"))
+    damaged = place(tmp_path)
+    for picture in (tmp_path / "pictures").rglob("*.jpg"):
+        picture.write_bytes(picture.read_bytes()[:40])
+    with pytest.raises(DataError, match="cannot be read"):
+        run_studies(["cost"], Bench(choice(damaged), tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_models_and_data_are_opened_once(where, tmp_path, monkeypatch):
+    def again(*given, **options):
+        raise AssertionError("opened again")
+
+    opened, load = [], plan.load_model
+    monkeypatch.setattr(plan, "load_model", lambda *given, **options: opened.append(given) or load(*given, **options))
+    monkeypatch.setattr(work, "load_model", again)
+    bench = Bench(choice(where), tmp_path / "run")
+    run_studies(["features"], bench)
+    assert bench.failures == {}
+    assert len(opened) == 1
 
 
 def test_a_stream_that_fails_costs_no_other(where, tmp_path, monkeypatch):

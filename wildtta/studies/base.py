@@ -16,31 +16,33 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import wildtta
 from wildtta.adapter import Adapter
-from wildtta.bench import Cell, Config, plan
-from wildtta.bench.config import ConfigError
-from wildtta.bench.engine import check_device
+from wildtta.bench import Cell, Config, Listener, plan, preflight
+from wildtta.bench.config import WILD, ConfigError
+from wildtta.bench.engine import Account, Summary, check_device, work
 from wildtta.bench.images import Kept
 from wildtta.bench.plan import Setting, open_settings
 from wildtta.bench.store import FORMAT, Store, write_json
 from wildtta.bench.work import Workshop, precision, prepare_source
 from wildtta.corruptions import CORRUPTIONS
+from wildtta.data import DataError
 from wildtta.recipes import methods, recipe
 from wildtta.runners.together import mixes_images
 from wildtta.studies.methods import registered
 
 __all__ = [
+    "METHODS",
     "Bench",
     "Choice",
     "Result",
-    "Silent",
     "Teller",
     "TimeOverError",
     "Trial",
@@ -54,40 +56,19 @@ Result = dict[str, Any]
 """The content of a stream's file: cell, result, measured, provenance."""
 
 
+METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
+"""Those that are compared; on the embedded set fewer of them."""
+
+
 class TimeOverError(Exception):
     """The time given is over; what is done is kept."""
 
 
-class Teller(Protocol):
-    """Is told what a study does."""
+class Teller(Listener):
+    """Is told what a study does, as the benchmark's listener is of streams; this one does nothing."""
 
-    def begin(self, what: str, runs: int) -> None:
-        """So many runs are to be made for this."""
-        ...
-
-    def progress(self, text: str) -> None:
-        """What is going on."""
-        ...
-
-    def done(self, runs: int) -> None:
-        """So many of them are on disk."""
-        ...
-
-    def failed(self, what: str, reason: str) -> None:
-        """Why one has no result; the others go on."""
-        ...
-
-
-class Silent:
-    """A teller that keeps it to itself."""
-
-    def begin(self, what: str, runs: int) -> None: ...
-
-    def progress(self, text: str) -> None: ...
-
-    def done(self, runs: int) -> None: ...
-
-    def failed(self, what: str, reason: str) -> None: ...
+    def part(self, name: str) -> None:
+        """A sub-run of a study's own begins, that is no stream."""
 
 
 @dataclass
@@ -194,7 +175,6 @@ class Trial:
     settings: tuple[tuple[str, Any], ...] = ()
     guard: str | None = None
     batch: int | None = None
-    options: tuple[tuple[str, Any], ...] = ()
     tuned: bool = True
 
 
@@ -225,7 +205,7 @@ class Bench:
         self, choice: Choice, folder: Path | str, teller: Teller | None = None, until: float = math.inf
     ) -> None:
         self.choice, self.folder, self.until = choice, Path(folder), until
-        self.teller = teller or Silent()
+        self.teller = teller or Teller()
         check_device(choice.device)
         self.store = Store(self.folder / "streams")
         self.failures: dict[str, str] = {}
@@ -238,7 +218,7 @@ class Bench:
             )
         self._settings: dict[str, Setting] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
-        self._workshop = Workshop(self.store)
+        self._workshop = _Workshop(self)
 
     # -- what it is run on ---------------------------------------------------------------------------------------------
 
@@ -300,19 +280,18 @@ class Bench:
                 config = self._config([model], one, kinds, images, seeds or self.seeds())
                 asked += [(one, model, cell) for cell in plan(config, settings)]
         cells = list(dict.fromkeys(cell for _, _, cell in asked))
-        missing = [family for family in self._families(cells, settings) if any(self._read(c) is None for c in family)]
-        if missing:
+        families = self._families(cells, settings)
+        absent = [tuple(cell for cell in family if self._read(cell) is None) for family in families]
+        if missing := [family for family in absent if family]:
             prepare_source(self.store, [cell for family in missing for cell in family], settings)
-            self.teller.begin("streams", sum(map(len, missing)))
-        for family in missing:
-            self._run(family)
+            self._run(missing, len(cells))
         found = [(one, model, self._read(cell)) for one, model, cell in asked]
         return [(one, model, result) for one, model, result in found if result is not None]
 
     def _families(self, cells: list[Cell], settings: dict[tuple[str, str], Setting]) -> list[tuple[Cell, ...]]:
         """Which cells run together: streams of single images as a fleet, and on a GPU those of whole batches, too.
 
-        They may differ in their images, their seeds, and in the values of hyper-parameters: a sweep is a fleet.
+        More than in a benchmark: they may differ in the values of hyper-parameters, too, so that a sweep is a fleet.
         """
         mixing = {key: mixes_images(setting.model.network) for key, setting in settings.items()}
         found: dict[Any, list[Cell]] = {}
@@ -325,29 +304,23 @@ class Bench:
             names = tuple((name, None) for name, _ in cell.settings)
             alike = replace(cell, domains=(), kind="", seed=0, settings=names)
             found.setdefault(cell if alone else alike, []).append(cell)
-        size = {1: 4 * self.choice.together}
         parts = []
         for group in found.values():
-            most = size.get(group[0].batch, self.choice.together)
+            most = self.choice.together * (4 if group[0].batch == 1 else 1)
             parts += [tuple(group[at : at + most]) for at in range(0, len(group), most)]
         return parts
 
-    def _run(self, family: tuple[Cell, ...]) -> None:
-        """A family; where it fails as a fleet, its cells one by one, so that what is wrong with one costs no other."""
-        self._hurry()
-        first = family[0]
-        self.teller.progress(f"{first.model} {first.scenario} {first.kind if len(family) == 1 else ''} {first.method}")
-        try:
-            self._workshop.run(family, lambda *_: None)
-        except Exception as error:
-            if len(family) > 1:
-                for cell in family:
-                    if self._read(cell) is None:
-                        self._run((cell,))
-                return
-            self.failures[first.name] = f"{type(error).__name__}: {error}"
-            self.teller.failed(first.name, self.failures[first.name])
-        self.teller.done(len(family))
+    def _run(self, missing: list[tuple[Cell, ...]], cells: int) -> None:
+        """Families of streams, as the benchmark runs them; what is wrong with one costs no other."""
+        summary = Summary(cells, cells - sum(map(len, missing)))
+        account = Account(self.store, missing, summary, self.teller)
+        self.teller.begin(summary.cells, summary.kept)
+        while account.waiting:
+            self._hurry()
+            family = account.waiting.pop()
+            name, content = work(self._workshop, family, partial(account.progress, family))
+            getattr(account, name)(family, *content)
+        self.failures |= summary.failed
 
     def _read(self, cell: Cell) -> Result | None:
         return self.store.read(cell.name)
@@ -361,9 +334,6 @@ class Bench:
         seeds: Sequence[int] = (0,),
     ) -> Config:
         choice, one = self.choice, one or Trial("", "source")
-        options = {f"{one.scenario}.{name}": value for name, value in one.options}
-        if one.scenario == "shift":
-            options = {"shift.repeats": False} | options
         return Config(
             models=models,
             data=[choice.data],
@@ -375,7 +345,7 @@ class Bench:
             seeds=list(seeds),
             images=images,
             batch=one.batch,
-            options=options,
+            options={"shift.repeats": False} if one.scenario == "shift" else {},
             settings=self.settings_of(one, models[0]),
             calibration=choice.calibration,
             weights=choice.weights,
@@ -484,14 +454,12 @@ class Bench:
         except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError):
             pass
         self._hurry()
-        self.teller.begin(study, 1)
-        self.teller.progress(name)
+        self.teller.part(f"{study} {name}")
         torch.set_num_threads(self.choice.threads)
         with precision(self.choice.precision, self.device):
             content = compute()
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"format": FORMAT, "about": about, "content": content})
-        self.teller.done(1)
         # as it will be read
         return dict(json.loads(path.read_text())["content"])
 
@@ -501,12 +469,29 @@ class Bench:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """One process at a time works on a folder."""
+        """One process at a time works on a folder. What would stop streams is found before anything is run or written."""
+        self._check()
         self.store.prepare()
         with self.store.locked(), registered():
             self._write_plan()
             yield
             self._write_plan()
+
+    def _check(self) -> None:
+        """The benchmark's own preflight of models, data and methods: an error for all that would stop a run."""
+        config = replace(
+            self._config(self.models, kinds=self.choice.kinds or (), images=self.choice.images),
+            methods=list(METHODS),
+            scenarios=[*WILD, "mild"],
+            settings={"lr": self.choice.lr},
+        )
+        settings, _, findings, _ = preflight(config)
+        for finding in findings:
+            if finding.level == "warning":
+                self.teller.note(finding.text)
+        if errors := [finding.text for finding in findings if finding.level == "error"]:
+            raise DataError("\n".join(errors))
+        self._settings |= {model: setting for (model, _), setting in settings.items()}
 
     def _write_plan(self) -> None:
         """What makes the folder of streams one that `wildtta report` reads."""
@@ -519,12 +504,12 @@ class Bench:
             }
         )
 
-    def made(self, study: str, out: Path | str) -> dict[str, Any]:
+    def made(self, study: str) -> dict[str, Any]:
         """How the numbers came to be, for a summary."""
         device = self.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "cpu")
         return {
-            "command": self.choice.command(study, out),
+            "command": self.choice.command(study, self.folder),
             "wildtta": wildtta.__version__,
             "torch": torch.__version__,
             "device": f"{device.type} ({name})",
@@ -538,6 +523,17 @@ class Bench:
             "stand_in": self.stand_in,
             "failures": self.failures,
         }
+
+
+class _Workshop(Workshop):
+    """One for the models and data that a bench has opened."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench.store)
+        self._bench = bench
+
+    def _setting(self, cell: Cell) -> Setting:
+        return self._bench.setting(cell.model)
 
 
 _ELSEWHERE = ("models", "kinds", "seeds", "images", "together", "lr", "rates")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from wildtta.studies.base import Bench, rounded, trial
+from wildtta.studies.base import METHODS, Bench, rounded, trial
 from wildtta.studies.clock import in_turn
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, panel
 from wildtta.studies.grid import Grid, number
@@ -13,7 +13,6 @@ from wildtta.studies.study import Study, Summary
 
 __all__ = ["STUDY"]
 
-METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
 OTHER = {
     "eta": "weights",
     "eata": "weights, anchor",

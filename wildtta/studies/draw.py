@@ -44,11 +44,6 @@ class Picture:
     caption: str = ""
 
 
-METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
-
-_MARKERS = {"source": "", "tent": "v", "eta": "^", "eata": "s", "sar": "D", "deyo": "P", "recap": "o"}
-
-
 def method_style(method: str) -> Style:
     """As in the report: colour, dashes, width."""
     return report._KNOWN.get(method, Style(9))

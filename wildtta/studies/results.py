@@ -10,14 +10,13 @@ from wildtta.bench.config import WILD
 from wildtta.corruptions import CORRUPTIONS
 from wildtta.report import names
 from wildtta.report.table import signed
-from wildtta.studies.base import Bench, mean_of, rounded, trial
+from wildtta.studies.base import METHODS, Bench, mean_of, rounded, trial
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, method_style, panel
 from wildtta.studies.grid import Grid, number, plus_minus
 from wildtta.studies.study import Study, Summary
 
-__all__ = ["METHODS", "STUDY"]
+__all__ = ["STUDY"]
 
-METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
 FEW = ("source", "tent", "eta", "sar", "deyo", "recap")
 REGIONAL = ("recap", "recap+sar", "recap+deyo")
 

@@ -24,7 +24,6 @@ FEW: dict[str, tuple[float, ...]] = {
 }
 NAMES = {"lam": "λ", "tau": "τ", "threshold": "τ_RE, in ln C"}
 LINES = ("source", "tent", "eta", "sar", "deyo")
-DEFAULTS: dict[str, Any] = {"lam": 0.5, "tau": 1.2}
 
 
 def run(bench: Bench) -> Summary:

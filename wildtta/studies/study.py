@@ -61,7 +61,7 @@ def carry_out(study: Study, bench: Bench) -> Summary:
     folder.mkdir(parents=True, exist_ok=True)
     before = read_summary(folder)
     summary["study"] = study.name
-    summary["made"] = bench.made(study.name, bench.folder)
+    summary["made"] = bench.made(study.name)
     # what was done already costs no time: the longest call is the one that ran
     spent = time.perf_counter() - begun
     summary["made"]["seconds"] = round(max(spent, (before or {}).get("made", {}).get("seconds", 0.0)), 1)

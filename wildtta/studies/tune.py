@@ -8,7 +8,7 @@ from typing import Any
 from wildtta.bench.config import WILD
 from wildtta.corruptions import EXTRA
 from wildtta.files import put
-from wildtta.studies.base import Bench, Trial, average, multiple, rounded, times, trial
+from wildtta.studies.base import METHODS, Bench, Trial, average, multiple, rounded, times, trial
 from wildtta.studies.draw import Ink, Picture, draw_line, grid_of, legend, line_entry, method_style, panel
 from wildtta.studies.grid import Grid, number
 from wildtta.studies.study import Study, Summary
@@ -19,7 +19,6 @@ RATES = "rates.json"
 """The file, beside the summary, that other studies take with --rates."""
 
 FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-METHODS = ("tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
 FEW = ("tent", "eta", "sar", "deyo", "recap")
 
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -41,7 +40,7 @@ AROUND = (1 / 3, 1.0, 3.0)
 def run(bench: Bench) -> Summary:
     small = bench.choice.small
     kinds = bench.kinds(("speckle_noise", "spatter"), all_of=EXTRA)
-    methods = FEW if small else METHODS
+    methods = FEW if small else METHODS[1:]
     factors = (0.2, 1.0, 5.0) if small else FACTORS
     seeds = bench.choice.seeds or [2023]
     rows: list[dict[str, Any]] = []
