@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +15,9 @@ import wildtta
 from wildtta.bench.config import ConfigError
 from wildtta.core.prediction import Prediction
 from wildtta.network import Network
-from wildtta.studies import Bench, Choice, trial
+from wildtta.studies import Bench, Choice, bounds, trial
 from wildtta.studies.base import average, multiple, rates_from, times
-from wildtta.studies.bounds import chain
-from wildtta.studies.clock import in_turn
+from wildtta.studies.bounds import _differentiated, _drawn, chain
 from wildtta.studies.consistency import consistency_of
 from wildtta.studies.features import separation
 from wildtta.studies.grid import Grid
@@ -28,7 +29,8 @@ from wildtta.studies.methods import (
     registered,
 )
 from wildtta.studies.regions import Draws, inconsistency
-from wildtta.studies.stability import collapse
+from wildtta.studies.results import _used
+from wildtta.studies.stability import collapse, endless
 from wildtta.studies.tune import _best
 
 WEIGHT = torch.tensor([[1.0], [0.0]], dtype=torch.float64)  # so that the logits are (z, 0)
@@ -94,6 +96,27 @@ def test_draws_of_other_seeds_are_others_and_a_first_part_is_a_part():
     assert not torch.isclose(one.offsets[:, 0], two.offsets[:, 0]).any()
     assert torch.equal(one.first(7).offsets, one.offsets[:7])
     assert len(one.offsets) == 50
+
+
+def test_drawing_in_parts_adds_up_to_all_draws():
+    """Without a spread every draw is the same, so a gradient in parts is that of the centre's entropy."""
+    z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    weight, bias = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)), torch.arange(5.0)
+    given = {"weight": weight, "bias": bias, "spread": torch.zeros(3), "count": 10}
+    whole, parts = (partial(_drawn, **given, at_once=room) for room in (1 << 20, 3 * 4 * (3 + 3 * 5)))
+    assert [len(list(objective(z))) for objective in (whole, parts)] == [1, 4]
+    at = z.clone().requires_grad_()
+    log_p = (at @ weight.T + bias).log_softmax(-1)
+    (expected,) = torch.autograd.grad(-(log_p.exp() * log_p).sum(-1).mean(), at)
+    for objective in (whole, parts):
+        torch.testing.assert_close(_differentiated(objective, z), expected)
+
+
+def test_every_number_of_draws_is_there_however_small_the_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(bounds, "_ROOM", {"cpu": 64 * 300 * (8 + 3 * 3)})
+    where = place(tmp_path)
+    found = bounds._cost(Bench(choice(where), tmp_path / "run"), where["models"][0], "fog", 1)
+    assert [row["draws"] for row in found["rows"] if row["draws"]] == [1, 4, 16, 64, 256, 1024]
 
 
 @pytest.mark.parametrize("z", [0.2, 1.0, 4.0])
@@ -244,6 +267,25 @@ def test_average_is_over_corruptions_then_seeds():
     assert not average([_result(1, "fog", 10), _result(2, "fog", 10), _result(2, "snow", 10)])["even"]
 
 
+def test_images_are_told_by_scenario():
+    assert _used({"images": {"limited": 96, "mixed": 1024, "shift": None}}) == (
+        " Of each corruption at most so many images: 96 (limited), 1,024 (mixed)."
+    )
+    assert _used({"images": {"limited": None}}) == _used({"images": 512}) == ""
+
+
+def test_a_long_stream_of_glyphs_is_shuffled_and_shows_none_twice(tmp_path):
+    bench = Bench(Choice(), tmp_path)
+    one, two = ([*endless(bench, "glyph-resnet", "clean", 1100)] for _ in range(2))
+    assert [len(labels) for _, labels in one] == [64] * 17 + [12]
+    images, labels = (torch.cat(parts) for parts in zip(*one, strict=True))
+    assert torch.equal(labels, torch.cat([labels for _, labels in two]))
+    assert len(images.flatten(1).unique(dim=0)) == 1100
+    classes = len(labels.unique())
+    assert labels[:64].bincount(minlength=classes).max() > -(-64 // classes), "the classes take turns"
+    assert labels[:1024].bincount().max() == -(-1024 // classes)
+
+
 def test_the_best_rate_is_the_smallest_of_the_best():
     rows = [
         {"spec": "m", "method": "recap", "mean": mean, "lr": lr}
@@ -265,16 +307,11 @@ def test_separation_of_clusters():
     assert abs(mixed["silhouette"]) < 0.1
 
 
-def test_all_take_turns():
-    calls = []
-
-    def work(name, size):
-        calls.append(name)
-        torch.randn(size, size) @ torch.randn(size, size)
-
-    found = in_turn({"small": lambda: work("small", 10), "large": lambda: work("large", 500)}, 3, torch.device("cpu"))
-    assert calls == ["small", "large"] * 5
-    assert 0 <= found["small"] < found["large"]
+def test_what_a_cpu_is_timed_by_is_its_own_work(tmp_path):
+    bench = Bench(Choice(), tmp_path)
+    found = bench.timed({"waits": lambda: time.sleep(0.1), "works": lambda: torch.randn(500, 500).svd()}, 3)
+    assert 0 <= found["waits"] < 50 < 100 * found["works"]
+    assert found["waits"] < found["works"]
 
 
 def test_multiples():

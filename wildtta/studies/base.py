@@ -13,7 +13,7 @@ import math
 import platform
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,10 +31,12 @@ from wildtta.bench.engine import Account, Summary, check_device, work
 from wildtta.bench.images import Kept
 from wildtta.bench.plan import Setting, open_settings
 from wildtta.bench.store import FORMAT, Store, write_json
+from wildtta.bench.timing import in_turn, spread
 from wildtta.bench.work import Workshop, precision, prepare_source
 from wildtta.corruptions import CORRUPTIONS
 from wildtta.data import DataError
 from wildtta.recipes import methods, recipe
+from wildtta.report.groups import statistic
 from wildtta.runners.together import mixes_images
 from wildtta.studies.methods import registered
 
@@ -438,6 +440,15 @@ class Bench:
             raise ConfigError(f"{self.choice.data} has no uncorrupted source images; say where they lie with --source")
         return setting.model.preprocessing.normalise(images.to(self.device))
 
+    def timed(self, functions: Mapping[str, Callable[[], object]], rounds: int, until: float = 0.0) -> dict[str, float]:
+        """Milliseconds a call of each: medians over rounds in which they take turns; `until` so many seconds, after the third.
+
+        On a CPU it is the process's own computing time, since other work on the machine would else be measured with it.
+        """
+        clock = time.perf_counter if self.device.type == "cuda" else time.process_time
+        found = in_turn(functions, rounds, self.choice.device, until=until, clock=clock)
+        return {name: spread(values).middle for name, values in found.items()}
+
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def part(
@@ -555,22 +566,18 @@ def mean_of(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def average(results: Iterable[Result], what: str = "top1") -> dict[str, Any]:
-    """The mean over corruptions, and then over seeds, with the deviation over seeds (n − 1; None for one seed)."""
-    by_seed: dict[int, list[float]] = {}
+def average(results: Iterable[Result]) -> dict[str, Any]:
+    """The mean accuracy over corruptions and seeds, with the deviation over seeds (n − 1; None for one seed)."""
+    columns: dict[str, dict[int, float]] = {}
     for result in results:
-        by_seed.setdefault(result["cell"]["seed"], []).append(float(result["result"][what]))
-    means = [mean_of(values) for values in by_seed.values()]
-    count = {len(values) for values in by_seed.values()}
-    spread = None
-    if len(means) > 1:
-        spread = math.sqrt(sum((value - mean_of(means)) ** 2 for value in means) / (len(means) - 1))
+        columns.setdefault(result["cell"]["kind"], {})[result["cell"]["seed"]] = float(result["result"]["top1"])
+    mean, deviation, seeds = statistic(list(columns.values()))
     return {
-        "mean": rounded(mean_of(means)),
-        "std": None if spread is None else rounded(spread),
-        "seeds": len(means),
-        "streams": sum(map(len, by_seed.values())),
-        "even": len(count) <= 1,
+        "mean": None if mean is None else rounded(mean),
+        "std": None if deviation is None else rounded(deviation),
+        "seeds": seeds,
+        "streams": sum(map(len, columns.values())),
+        "even": len({frozenset(column) for column in columns.values()}) <= 1,
     }
 
 

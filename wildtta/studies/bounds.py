@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from wildtta.core.regional import Neighbourhood, regional_entropy, regional_inst
 from wildtta.network import Network
 from wildtta.source import Region
 from wildtta.studies.base import Bench, rounded
-from wildtta.studies.clock import in_turn
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, panel
 from wildtta.studies.grid import Grid, number
 from wildtta.studies.regions import Draws
@@ -25,6 +24,14 @@ __all__ = ["STUDY", "chain"]
 TAUS = (0.3, 0.6, 1.2, 2.5)
 DRAWS, LAM, BATCH, SHOWN = 4096, 0.5, 64, 150
 SIZES = (1, 4, 16, 64, 256, 1024)
+PATIENCE = 120.0
+"""Seconds after which no further round of timing begins, beyond the third."""
+
+Objective: TypeAlias = Callable[[Tensor], Iterator[Tensor]]
+"""Of features; in parts that add up to it."""
+
+_ROOM = {"cpu": 1 << 26, "cuda": 1 << 30}  # numbers in what is drawn at a time
+
 CERTAIN = 4.0
 """A bound counts as violated where the estimate is above it by so many standard errors."""
 
@@ -143,49 +150,41 @@ def _rank_correlation(left: Tensor, right: Tensor) -> Tensor:
 def _cost(bench: Bench, model: str, kind: str, rounds: int) -> dict[str, Any]:
     """Time of objective and gradient for a batch of features, and how near the gradient is to that of many draws."""
     network, region, logits = _features(bench, model, kind, BATCH)
-    weight = network.head[0].float()
+    weight, bias = (part.float() for part in network.head)
     variance = region.variance.to(weight.device)
     around = Neighbourhood(weight, variance, 1.2)
     # features with these logits: those of the network itself are not kept, and any will do
-    feature = (logits - network.head[1].float()) @ torch.linalg.pinv(weight).T
+    feature = (logits - bias) @ torch.linalg.pinv(weight).T
     spread = (1.2 * variance).sqrt()
 
-    def closed(z: Tensor) -> Tensor:
-        prediction = _prediction(z @ weight.T + network.head[1])
-        return (regional_entropy(around)(prediction) + LAM * regional_instability(around)(prediction)).mean()
+    def closed(z: Tensor) -> Iterator[Tensor]:
+        prediction = _prediction(z @ weight.T + bias)
+        yield (regional_entropy(around)(prediction) + LAM * regional_instability(around)(prediction)).mean()
 
-    def plain(z: Tensor) -> Tensor:
-        prediction = _prediction(z @ weight.T + network.head[1])
-        return -(prediction.probabilities * prediction.log_probabilities).sum(-1).mean()
+    def plain(z: Tensor) -> Iterator[Tensor]:
+        prediction = _prediction(z @ weight.T + bias)
+        yield -(prediction.probabilities * prediction.log_probabilities).sum(-1).mean()
 
-    def drawn(count: int) -> Callable[[Tensor], Tensor]:
-        def objective(z: Tensor) -> Tensor:
-            near = z[:, None] + spread * torch.randn(len(z), count, z.shape[-1], device=z.device)
-            log_p = (near @ weight.T + network.head[1]).log_softmax(-1)
-            centre = (z @ weight.T + network.head[1]).log_softmax(-1)
-            entropy = -(log_p.exp() * log_p).sum(-1).mean()
-            divergence = (centre.exp()[:, None] * (centre[:, None] - log_p)).sum(-1).mean()
-            return entropy + LAM * divergence
+    def drawn(count: int) -> Objective:
+        return partial(_drawn, weight=weight, bias=bias, spread=spread, count=count, at_once=_ROOM[bench.device.type])
 
-        return objective
-
-    room = 1 << (26 if bench.device.type == "cpu" else 30)
-    sizes = [size for size in SIZES if BATCH * size * (feature.shape[-1] + 3 * len(weight)) <= room]
-    objectives = {"entropy": plain, "closed form": closed} | {f"{size}": drawn(size) for size in sizes}
+    objectives = {"entropy": plain, "closed form": closed} | {f"{size}": drawn(size) for size in SIZES}
     many = Draws(weight, variance, 1.2, DRAWS, seed=1)
     truth = _gradient(logits, many)
     similar = {"closed form": _closed_similarity(logits, around, truth)}
-    similar |= {f"{size}": _mean_similarity(logits, weight, variance, size, truth) for size in sizes}
-    times = _timed(objectives, feature, bench.device, rounds)
+    similar |= {f"{size}": _mean_similarity(logits, weight, variance, size, truth) for size in SIZES}
+    times = bench.timed(
+        {name: partial(_differentiated, each, feature) for name, each in objectives.items()}, rounds, PATIENCE
+    )
     return {
         "rows": [
             {
                 "objective": name,
                 "draws": int(name) if name.isdigit() else None,
-                "ms": rounded(1000 * seconds),
+                "ms": rounded(ms),
                 "similarity": similar.get(name),
             }
-            for name, seconds in times.items()
+            for name, ms in times.items()
         ]
     }
 
@@ -227,17 +226,26 @@ def _mean_similarity(logits: Tensor, weight: Tensor, variance: Tensor, size: int
     return rounded(torch.stack(found).mean())
 
 
-def _timed(
-    objectives: dict[str, Callable[[Tensor], Tensor]], feature: Tensor, device: torch.device, rounds: int
-) -> dict[str, float]:
-    """Of objective and gradient."""
+def _drawn(z: Tensor, *, weight: Tensor, bias: Tensor, spread: Tensor, count: int, at_once: int) -> Iterator[Tensor]:
+    """The objective by drawing, in parts of as many draws as the memory has room for."""
+    most = max(1, at_once // (len(z) * (z.shape[-1] + 3 * len(weight))))
+    for start in range(0, count, most):
+        draws = min(most, count - start)
+        near = z[:, None] + spread * torch.randn(len(z), draws, z.shape[-1], device=z.device)
+        log_p = (near @ weight.T + bias).log_softmax(-1)
+        centre = (z @ weight.T + bias).log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1).mean()
+        divergence = (centre.exp()[:, None] * (centre[:, None] - log_p)).sum(-1).mean()
+        yield (entropy + LAM * divergence) * (draws / count)
 
-    def step(objective: Callable[[Tensor], Tensor]) -> None:
-        z = feature.detach().clone().requires_grad_()
-        with torch.enable_grad():
-            torch.autograd.grad(objective(z), z)
 
-    return in_turn({name: partial(step, objective) for name, objective in objectives.items()}, rounds, device)
+def _differentiated(objective: Objective, feature: Tensor) -> Tensor:
+    """The gradient at some features. What comes in parts is differentiated part by part, so that one at a time is held."""
+    z, gradient = feature.detach().clone().requires_grad_(), torch.zeros_like(feature)
+    with torch.enable_grad():
+        for part in objective(z):
+            gradient += torch.autograd.grad(part, z)[0]
+    return gradient
 
 
 # -- showing it --------------------------------------------------------------------------------------------------------

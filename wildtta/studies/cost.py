@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from wildtta.studies.base import METHODS, Bench, rounded, trial
-from wildtta.studies.clock import in_turn
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, panel
 from wildtta.studies.grid import Grid, number
 from wildtta.studies.study import Study, Summary
@@ -51,8 +50,8 @@ def _measure(bench: Bench, model: str, kind: str, methods: tuple[str, ...], batc
     images, _ = bench.probe(model, kind, batch)
     adapters = {method: bench.adapter(trial(method, method, "mild"), model) for method in methods}
     steps = {method: partial(adapter, images) for method, adapter in adapters.items()}
-    seconds = in_turn(steps, rounds, bench.device)
-    forward, step = seconds["source"], seconds["tent"]
+    ms = bench.timed(steps, rounds)
+    forward, step = ms["source"], ms["tent"]
     rows = []
     for method, adapter in adapters.items():
         own = adapter.method
@@ -64,11 +63,11 @@ def _measure(bench: Bench, model: str, kind: str, methods: tuple[str, ...], batc
                 "forwards": own.forwards,
                 "backwards": own.backwards,
                 "selected": rounded(100 * adapter.report.selected / adapter.report.seen),
-                "ms": rounded(1000 * seconds[method]),
-                "images_a_second": rounded(batch / seconds[method], 1),
-                "forward_ms": rounded(1000 * own.forwards * forward),
-                "backward_ms": rounded(1000 * own.backwards * (step - forward)),
-                "other_ms": rounded(1000 * (seconds[method] - expected)),
+                "ms": rounded(ms[method]),
+                "images_a_second": rounded(1000 * batch / ms[method], 1),
+                "forward_ms": rounded(own.forwards * forward),
+                "backward_ms": rounded(own.backwards * (step - forward)),
+                "other_ms": rounded(ms[method] - expected),
             }
         )
     return {"rows": rows}

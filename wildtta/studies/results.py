@@ -9,8 +9,9 @@ from typing import Any
 from wildtta.bench.config import WILD
 from wildtta.corruptions import CORRUPTIONS
 from wildtta.report import names
+from wildtta.report.groups import statistic
 from wildtta.report.table import signed
-from wildtta.studies.base import METHODS, Bench, mean_of, rounded, trial
+from wildtta.studies.base import METHODS, Bench, rounded, trial
 from wildtta.studies.draw import Ink, Picture, grid_of, legend, method_style, panel
 from wildtta.studies.grid import Grid, number, plus_minus
 from wildtta.studies.study import Study, Summary
@@ -26,12 +27,12 @@ def run(bench: Bench) -> Summary:
     kinds = bench.kinds(("glass_blur", "fog"), all_of=CORRUPTIONS)
     methods = FEW if small else METHODS
     rows: list[dict[str, Any]] = []
+    images = {scenario: bench.images(96 if scenario == "limited" else 512) for scenario in WILD}
     # one seed of everything before the next seed of anything
     for seed in bench.seeds():
         for scenario in WILD:
-            images = bench.images(96 if scenario == "limited" else 512)
             trials = [trial(method, method, scenario) for method in methods]
-            for one, model, result in bench.streams(trials, kinds, images=images, seeds=[seed]):
+            for one, model, result in bench.streams(trials, kinds, images=images[scenario], seeds=[seed]):
                 cell, found = result["cell"], result["result"]
                 shared = {
                     "model": bench.name_of(model),
@@ -44,7 +45,7 @@ def run(bench: Bench) -> Summary:
                 }
                 by_kind = found["domains"] if cell["kind"] == "all" else {cell["kind"]: {"top1": found["top1"]}}
                 rows += [{**shared, "kind": kind, "top1": rounded(entry["top1"], 2)} for kind, entry in by_kind.items()]
-    return {"rows": rows, "kinds": kinds, "images": bench.images(512), "seeds": bench.seeds()}
+    return {"rows": rows, "kinds": kinds, "images": images, "seeds": bench.seeds()}
 
 
 def _groups(summary: Summary) -> list[tuple[str, str]]:
@@ -52,19 +53,13 @@ def _groups(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _means(rows: Iterable[dict[str, Any]], kinds: Iterable[str]) -> dict[str, tuple[float | None, float | None]]:
-    """By method, over these corruptions: the mean over seeds that have them all, and its deviation."""
-    wanted = set(kinds)
-    found: dict[str, dict[int, dict[str, float]]] = {}
+    """By method, over these corruptions: the mean over seeds, and its deviation."""
+    columns: dict[str, dict[str, dict[int, float]]] = {}
     for row in rows:
-        found.setdefault(row["method"], {}).setdefault(row["seed"], {})[row["kind"]] = row["top1"]
-    means: dict[str, tuple[float | None, float | None]] = {}
-    for method, seeds in found.items():
-        values = [mean_of([by_kind[kind] for kind in wanted]) for by_kind in seeds.values() if wanted <= by_kind.keys()]
-        spread = None
-        if len(values) > 1:
-            spread = (sum((value - mean_of(values)) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-        means[method] = (mean_of(values), spread) if values else (None, None)
-    return means
+        own = columns.setdefault(row["method"], {kind: {} for kind in kinds})
+        if row["kind"] in own:
+            own[row["kind"]][row["seed"]] = row["top1"]
+    return {method: statistic(list(own.values()))[:2] for method, own in columns.items()}
 
 
 def pictures(summary: Summary) -> dict[str, Picture]:
@@ -163,9 +158,18 @@ def _overview(summary: Summary) -> Grid:
         "Averages",
         ("", *(f"{model}, {scenario}" for model, scenario in groups)),
         tuple(rows),
-        f"Accuracy (%), mean over {len(summary['kinds'])} corruptions; ± deviation over seeds.",
+        f"Accuracy (%), mean over {len(summary['kinds'])} corruptions; ± deviation over seeds." + _used(summary),
         best=tuple(range(1, len(groups) + 1)),
     )
+
+
+def _used(summary: Summary) -> str:
+    """How many images of each corruption the streams had, where that is known scenario by scenario and not all of them."""
+    images = summary["images"]
+    limits = (
+        [f"{count:,} ({scenario})" for scenario, count in images.items() if count] if isinstance(images, dict) else []
+    )
+    return f" Of each corruption at most so many images: {', '.join(limits)}." if limits else ""
 
 
 def findings(summary: Summary) -> list[str]:

@@ -212,16 +212,17 @@ def endless(bench: Bench, model: str, kind: str, length: int, batch: int = 64) -
     severity = bench.choice.severity
     if isinstance(setting.data, Glyphs):
         seen = 0
-        for images, labels in glyph_batches(seed=77, size=batch):
+        for images, labels in glyph_batches(seed=77, size=16 * batch):
+            # the classes take turns in these: shuffled, so that a batch has more of some than of others
+            order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seen))[: length - seen]
+            for numbers in order.split(batch):
+                part = images[numbers].to(bench.device)
+                if kind != "clean":
+                    part = corrupt(part, kind, severity, seeds=seen + numbers)
+                yield part, labels[numbers]
+            seen += len(order)
             if seen >= length:
                 return
-            images, labels = images[: length - seen], labels[: length - seen]
-            # classes take turns in this stream: shuffled within the batch, to be like others
-            if kind != "clean":
-                images = corrupt(images.to(bench.device), kind, severity, seeds=seen + torch.arange(len(images)))
-            seen += len(images)
-            yield images.to(bench.device), labels
-        return
     kept = bench.kept(model, kind)
     seen, turn = 0, 0
     while seen < length:
