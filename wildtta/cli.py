@@ -356,6 +356,8 @@ def study(
     rates: Annotated[str | None, typer.Option(help="OUT/tune/rates.json: each method's own learning rate.")] = None,
     scale: Annotated[str | None, typer.Option(help="small (as on the glyphs) or full.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The same as --scale small.")] = False,
+    scenarios: Scenarios = None,
+    costly: Annotated[bool, typer.Option("--costly", help="cost: time memo and dda, too, as at full scale.")] = False,
     calibration: Annotated[int | None, typer.Option(help="How many source images Σ is estimated on.")] = None,
     weights: Weights = None,
     statistics: Statistics = None,
@@ -381,9 +383,10 @@ def study(
     """
     given = locals()
     names = ("data", "severity", "images", "lr", "rates", "scale", "calibration", "weights", "statistics", "source", "device",
-             "precision", "threads", "together")  # fmt: skip
+             "precision", "threads", "together", "costly")  # fmt: skip
+    lists = {"models": models, "kinds": kinds, "scenarios": scenarios}
     with _clear_errors():
-        _study(name, out, {key: given[key] for key in names}, models, kinds, seeds, quick, until, quiet)
+        _study(name, out, {key: given[key] for key in names}, lists, seeds, quick, until, quiet)
 
 
 @app.command()
@@ -592,8 +595,7 @@ def _study(
     name: str,
     out: Path,
     flags: dict[str, Any],
-    models: str | None,
-    kinds: str | None,
+    lists: dict[str, str | None],
     seeds: str | None,
     quick: bool,
     until: float | None,
@@ -613,7 +615,7 @@ def _study(
     for each in names:
         _known(each, [*STUDIES, "all", "list"], "study")
     given = {key: value for key, value in flags.items() if value is not None}
-    given |= {key: _list(value) for key, value in (("models", models), ("kinds", kinds)) if value is not None}
+    given |= {key: _list(value) for key, value in lists.items() if value is not None}
     if seeds is not None:
         given["seeds"] = [_whole("seeds", item) for item in _list(seeds)]
     if quick:

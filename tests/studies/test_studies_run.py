@@ -136,6 +136,39 @@ def test_out_of_time(where, tmp_path):
     assert not (tmp_path / "run" / "bounds" / "summary.json").exists()
 
 
+def test_costly_methods_are_timed_where_that_is_asked_for(tmp_path):
+    asked = Choice(costly=True, scenarios=["mild"], images=8, calibration=32, lr="x3")
+    assert asked.command("cost", "runs/s") == (
+        "wildtta study cost --out runs/s --images 8 --lr x3 --scenarios mild --costly --calibration 32"
+    )
+    with (bench := Bench(asked, tmp_path / "run")).at_work():
+        found = study_module.carry_out(STUDIES["cost"], bench)
+    rows = {row["method"]: row for row in found["rows"]}
+    assert bench.failures == {}
+    assert (rows["memo"]["forwards"], rows["memo"]["backwards"], rows["memo"]["diffusion_steps"]) == (65, 64, 0)
+    assert rows["dda"]["forwards"] == 2
+    assert rows["dda"]["diffusion_steps"] > 1
+    assert min(rows["memo"]["ms"], rows["dda"]["ms"]) > 10 * rows["tent"]["ms"], (
+        "a batch of 64 takes as many times as long"
+    )
+    (table,) = STUDIES["cost"].tables(found)
+    place = table.columns.index("diffusion steps")
+    assert {row[0]: row[place] for row in table.rows}["dda"] == str(rows["dda"]["diffusion_steps"])
+    assert {row[0]: row[-1] for row in table.rows}["dda"] == "120.70"
+    plain = {**found, "rows": [row for row in found["rows"] if row["method"] not in ("memo", "dda")]}
+    assert "diffusion steps" not in STUDIES["cost"].tables(plain)[0].columns
+
+
+def test_results_of_other_scenarios(where, tmp_path):
+    bench = Bench(choice(where, scenarios=["mild"], images=8), tmp_path / "run")
+    run_studies(["results"], bench)
+    found = summary(tmp_path / "run", "results")
+    assert {row["scenario"] for row in found["rows"]} == {"mild"}
+    assert found["images"] == {"mild": 8}
+    with pytest.raises(ConfigError, match="wlid"):
+        run_studies(["results"], Bench(choice(where, scenarios=["wlid"]), tmp_path / "other"))
+
+
 def test_a_command_that_is_not_finished_says_so_by_its_code(where, tmp_path):
     run, words = CliRunner(), ["study", "bounds", "--models", where["models"][0], "--data", where["data"]]
     over = run.invoke(app, [*words, "--out", str(tmp_path / "run"), "--until", "0"])

@@ -15,7 +15,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,8 @@ class Choice:
         lr: the learning rate of all methods, as a multiple of the published one.
         rates: a file that `wildtta study tune` wrote: settings by model, scenario and method, which go before `lr`.
         scale: "small" or "full".
+        scenarios: of `results`; the paper's three wild ones if nothing else is said.
+        costly: whether `cost` times the costly methods at the small scale, too.
         calibration: how many source images Σ is estimated on.
         together: streams that go side by side in one batch, on a GPU.
     """
@@ -98,6 +100,8 @@ class Choice:
     lr: str | None = None
     rates: str | None = None
     scale: str | None = None
+    scenarios: list[str] = field(default_factory=lambda: list(WILD))
+    costly: bool = False
     calibration: int = 500
     weights: str | None = None
     statistics: str = "own"
@@ -138,7 +142,9 @@ class Choice:
                 continue
             if entry.name == "data" and value == "glyphs":
                 continue
-            words += [f"--{entry.name}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+            words.append(f"--{entry.name}")
+            if value is not True:
+                words.append(",".join(map(str, value)) if isinstance(value, list) else str(value))
         return shlex.join(words)
 
 
@@ -493,7 +499,7 @@ class Bench:
         config = replace(
             self._config(self.models, kinds=self.choice.kinds or (), images=self.choice.images),
             methods=list(METHODS),
-            scenarios=[*WILD, "mild"],
+            scenarios=list(dict.fromkeys([*WILD, "mild", *self.choice.scenarios])),
             settings={"lr": self.choice.lr},
         )
         settings, _, findings, _ = preflight(config)
@@ -547,7 +553,7 @@ class _Workshop(Workshop):
         return self._bench.setting(cell.model)
 
 
-_ELSEWHERE = ("models", "kinds", "seeds", "images", "together", "lr", "rates")
+_ELSEWHERE = ("models", "kinds", "seeds", "images", "together", "lr", "rates", "scenarios", "costly")
 """Entries of a choice that a part names in `about`, if it depends on them."""
 
 

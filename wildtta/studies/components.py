@@ -37,7 +37,7 @@ PAPER = {"entropy": 31.4, "entropy + λ L_RI": 42.7, "L_RE": 43.3, _WHOLE: 45.8}
 
 def run(bench: Bench) -> Summary:
     kinds = bench.kinds(("impulse_noise", "glass_blur", "fog"))
-    factors = (0.3, 1.0) if bench.choice.small else FACTORS
+    factors = (0.3, 1.0, 3.0) if bench.choice.small else FACTORS
     rows = []
     for model in bench.models:
         kind = Network(bench.setting(model).model.network).kind
@@ -49,7 +49,7 @@ def run(bench: Bench) -> Summary:
             trials += [
                 trial(f"{label}|{factor:g}", method, lr=times(base, factor), tuned=False, **own) for factor in factors
             ]
-        found = bench.streams(trials, kinds, models=[model], images=bench.images(768, 2500))
+        found = bench.streams(trials, kinds, models=[model], images=bench.images(1000, 2500))
         for one in trials:
             mine = [result for other, _, result in found if other == one]
             if not mine:
@@ -64,7 +64,7 @@ def run(bench: Bench) -> Summary:
                 **{family: _family(mine, members) for family, members in FAMILIES.items()},
             }
             rows.append(row)
-    return {"rows": rows, "kinds": kinds, "images": bench.images(768, 2500), "seeds": bench.seeds()}
+    return {"rows": rows, "kinds": kinds, "images": bench.images(1000, 2500), "seeds": bench.seeds()}
 
 
 def _family(results: list[Result], kinds: tuple[str, ...]) -> float | None:

@@ -41,7 +41,7 @@ TAU, NEIGHBOURS, CLOUD, BINS = 1.2, 256, 128, 10
 
 def run(bench: Bench) -> Summary:
     kind = bench.kinds(("fog",), all_of=("gaussian_noise",))[0]
-    images, count = bench.images(1024, 10_000), 96 if bench.choice.small else 512
+    images, count = bench.images(2000, 10_000), 256 if bench.choice.small else 512
     points = 8 if bench.choice.small else 10
     seed = bench.seeds()[0]
     rows: list[dict[str, Any]] = []

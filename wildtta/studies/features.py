@@ -24,7 +24,7 @@ CLASSES, NEIGHBOURS = 8, 10
 
 def run(bench: Bench) -> Summary:
     kind = bench.kinds(("fog",), all_of=("snow",))[0]
-    images, each = bench.images(1024, 10_000), 20 if bench.choice.small else 40
+    images, each = bench.images(2000, 10_000), 40
     seed = bench.seeds()[0]
     rows: list[dict[str, Any]] = []
     maps: list[dict[str, Any]] = []

@@ -27,8 +27,8 @@ LINES = ("source", "tent", "eta", "sar", "deyo")
 
 
 def run(bench: Bench) -> Summary:
-    kinds = bench.kinds(("glass_blur", "fog"))
-    images = bench.images(768, 2500)
+    kinds = bench.kinds(("impulse_noise", "glass_blur", "fog"))
+    images = bench.images(1000, 2500)
     sweeps = FEW if bench.choice.small else SWEEPS
     values = [(name, value) for name in sweeps for value in sweeps[name]]
     trials = [Trial(f"{name}|{value:g}", "recap", settings=((name, value),)) for name, value in values]

@@ -44,8 +44,8 @@ FEW = ("shuffled", "ordered", "lr × 10", "ordered, lr × 10", "batch 4")
 def run(bench: Bench) -> Summary:
     small = bench.choice.small
     kinds = bench.kinds(("fog",), all_of=("gaussian_noise", "defocus_blur", "contrast"))
-    images = bench.images(512, 2500)
-    length, seed = (2048, 1) if small else (100_000, 3)
+    images = bench.images(1000, 2500)
+    length, seed = (6144, 1) if small else (100_000, 3)
     methods = ("tent", "deyo", "recap") if small else METHODS
     rows: list[dict[str, Any]] = []
     for model in bench.models:
