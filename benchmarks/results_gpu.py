@@ -8,7 +8,9 @@ DATA is a folder with `val.tar`, `source.tar` and the two models' weights (see `
 
 1. `tune`: each method's learning rate, then its thresholds, on speckle noise, Gaussian blur, spatter and saturate.
 2. `results`, first seed: the three wild scenarios × 15 corruptions × all methods × both models, at what was chosen.
-3. the studies, at the same settings; 4. `results` at the published learning rate; 5. `results`, the further seeds.
+3. the studies, at the same settings;
+4. `results` at the published learning rate, with the mild scenario beside the three wild ones;
+5. MEMO (`memo.py`) on 500 images of three corruptions, ResNet alone; 6. `results`, the further seeds.
 
 `--until` begins nothing new after so many seconds, writes what can be written, and says what is left. Where only a few files come
 back from a machine, `--archive FILE.tar.gz` keeps the whole folder in one, written at the end in any case and read at the start.
@@ -17,7 +19,9 @@ back from a machine, `--archive FILE.tar.gz` keeps the whole folder in one, writ
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
+import subprocess
 import sys
 import tarfile
 import time
@@ -25,17 +29,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wildtta.bench.config import WILD
 from wildtta.bench.engine import Family
 from wildtta.studies import STUDIES, Bench, Choice, Teller, TimeOverError, read_summary, run_studies
 
 HERE = Path(__file__).parent
 MODELS = [f"{HERE / 'tiny_models.py'}:resnet", f"{HERE / 'tiny_models.py'}:vit"]
 SEEDS = [2023, 2024, 2025]
+MEMO = ("gaussian_noise", "defocus_blur", "contrast")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One call of some studies: a folder below OUT, what is chosen there, and whether it is at the tuned settings."""
+    """One call of some studies: a folder below OUT, what is chosen there, and whether it is at the tuned settings.
+
+    Without studies: one of MEMO.
+    """
 
     name: str
     folder: str
@@ -55,7 +64,14 @@ def stages(arguments: argparse.Namespace) -> list[Stage]:
         Stage("consistency", "studies", ("consistency",), images | first),
         Stage("components", "studies", ("components",), images | first),
         Stage("sensitivity", "studies", ("sensitivity",), images | first),
-        Stage("results at the published rates", "published", ("results",), images | first, tuned=False),
+        Stage(
+            "results at the published rates",
+            "published",
+            ("results",),
+            images | first | {"scenarios": [*WILD, "mild"]},
+            tuned=False,
+        ),
+        Stage("memo", "memo", (), {}, tuned=False),
         Stage("features", "studies", ("features",), images | first),
         Stage("stability", "studies", ("stability",), images | first),
         Stage("results, all seeds", "tuned", ("results",), images | whole),
@@ -130,6 +146,16 @@ def carry_on(arguments: argparse.Namespace) -> bool:
             print("  waits for tune")
             whole = False
             continue
+        if not stage.studies:
+            finished = memo(arguments, deadline - time.monotonic())
+            if finished is None:
+                whole = False
+                continue
+            if not finished:
+                print("  not finished: the time is over; the same command goes on")
+                return False
+            print(f"  done in {time.monotonic() - begun:.0f} s")
+            continue
         bench = Bench(choice_of(stage, arguments), arguments.out / stage.folder, Printer(), deadline)
         try:
             run_studies(stage.studies, bench)
@@ -144,9 +170,39 @@ def carry_on(arguments: argparse.Namespace) -> bool:
     return whole
 
 
+def memo(arguments: argparse.Namespace, seconds: float) -> bool | None:
+    """Go on with MEMO's images; whether all are done, None where it failed."""
+    file = memo_file(arguments)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, HERE / "memo.py", "--out", file, "--images", arguments.memo_images]
+    words += ["--until", max(0.0, seconds)]
+    words += ["--device", arguments.device, "--threads", arguments.threads, "--views", arguments.memo_views]
+    words += ["--at-once", 8 if arguments.device.startswith("cuda") else 1, "--kinds", *MEMO]
+    tiny = ["--tiny", arguments.data, "--models", "resnet50_gn_64"]
+    words += tiny if arguments.layout is None else ["--models", "glyph-resnet"]
+    if code := subprocess.run(list(map(str, words))).returncode:
+        print(f"  FAILED memo.py, with exit code {code}", file=sys.stderr, flush=True)
+        return None
+    return memo_done(arguments) >= len(MEMO) * arguments.memo_images
+
+
+def memo_file(arguments: argparse.Namespace) -> Path:
+    return Path(arguments.out) / "memo" / "memo_tiny.json"
+
+
+def memo_done(arguments: argparse.Namespace) -> int:
+    """How many images it has adapted to, with so many views."""
+    file = memo_file(arguments)
+    cells = json.loads(file.read_text()) if file.exists() else {}
+    return sum(len(cell["memo"]) for key, cell in cells.items() if key.endswith(f"|{arguments.memo_views} views"))
+
+
 def show_plan(arguments: argparse.Namespace) -> None:
     for stage in stages(arguments):
         folder = arguments.out / stage.folder
+        if not stage.studies:
+            print(f"{stage.name}: {memo_done(arguments)} of {len(MEMO) * arguments.memo_images} images in {folder}")
+            continue
         streams = len(list((folder / "streams" / "cells").glob("*.json")))
         there = [name for name in stage.studies if (folder / name / "summary.json").exists()]
         print(
@@ -157,6 +213,10 @@ def show_plan(arguments: argparse.Namespace) -> None:
 def publish(arguments: argparse.Namespace) -> None:
     """Copy the summaries, which hold every number that is shown, and the figures."""
     for stage in stages(arguments):
+        if not stage.studies and memo_file(arguments).exists():
+            arguments.publish.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(memo_file(arguments), arguments.publish / memo_file(arguments).name)
+            print(arguments.publish / memo_file(arguments).name)
         for name in stage.studies:
             source = arguments.out / stage.folder / name
             if (source / "summary.json").exists():
@@ -194,6 +254,8 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--images", type=int, default=2000, help="of each corruption; tiny-imagenet has 10,000")
     parser.add_argument("--tune-images", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--memo-images", type=int, default=500, help="of each corruption")
+    parser.add_argument("--memo-views", type=int, default=64)
     parser.add_argument("--stages", nargs="+", help="only those whose name has one of these words")
     parser.add_argument(
         "--archive", type=Path, help="the whole folder as one file, read at the start and written at the end"

@@ -88,6 +88,7 @@ def test_it_ends_as_a_run_that_was_left_in_peace(program, given, tmp_path, monke
     rows = summary(tmp_path / "peace" / "tuned", "results")["rows"]
     assert {row["seed"] for row in rows} == {2023, 2024}
     published = summary(tmp_path / "peace" / "published", "results")["rows"]
+    assert {row["scenario"] for row in published} == {"limited", "mixed", "shift", "mild"}
     assert {row["settings"].get("lr") for row in published} == {"x300", None}
 
 
@@ -97,6 +98,20 @@ def test_what_is_most_valuable_comes_first(program, given, tmp_path, capsys):
     assert names[:2] == ["tune", "results, first seed"]
     assert names[-1] == "results, all seeds"
     assert not (tmp_path / "none").exists()
+
+
+def test_memo_goes_on_as_the_rest_does(program, given, tmp_path, capsys):
+    memo = [*given, "--out", str(tmp_path / "run"), "--stages", "memo", "--memo-images", "2", "--memo-views", "2"]
+    assert program.main([*memo, "--until", "0"]) == 3
+    assert "the time is over" in capsys.readouterr().out
+    assert program.main([*memo, "--plan"]) == 0
+    assert "memo: 0 of 6 images" in capsys.readouterr().out
+    assert program.main(memo) == 0
+    assert program.main([*memo, "--publish", str(tmp_path / "docs")]) == 0
+    found = json.loads((tmp_path / "docs" / "memo_tiny.json").read_text())
+    assert {key.split("|")[1] for key in found} == {"gaussian_noise", "defocus_blur", "contrast"}
+    assert [len(cell["memo"]) for cell in found.values()] == [2, 2, 2]
+    assert program.main([*memo, "--memo-views", "0"]) == 3, "what cannot be is not done"
 
 
 def test_tuned_stages_wait_for_tune(program, given, tmp_path, capsys):

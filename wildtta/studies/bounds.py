@@ -38,7 +38,7 @@ CERTAIN = 4.0
 
 def run(bench: Bench) -> Summary:
     kinds = bench.kinds(("clean", "fog", "glass_blur"), all_of=("clean", "gaussian_noise", "defocus_blur", "contrast"))
-    count = bench.images(384, 500) or 500
+    count = bench.choice.images or 500
     rounds = 7 if bench.choice.small else 15
     rows: list[dict[str, Any]] = []
     points: list[dict[str, Any]] = []
