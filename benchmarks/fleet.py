@@ -72,7 +72,10 @@ def memory(model: str) -> None:
     network = load_model(model).network
     images = torch.randn(64, 3, 32, 32)
     region, fisher = wildtta.Region.estimate(network, images), wildtta.Fisher.estimate(network, images)
-    needs = {"eata": {"fisher": fisher}, **{name: {"region": region} for name in ("recap", "recap+sar", "recap+deyo")}}
+    needs = {
+        "eata": {"fisher": fisher},
+        **{name: {"region": region} for name in ("recap", "recap+eta", "recap+sar", "recap+deyo")},
+    }
     for guard in (None, "collapse"):
         for method in (name for name, recipe in wildtta.methods().items() if not recipe.costly):
             fleet = wildtta.fleet(network, method, guard=guard, **needs.get(method, {}))  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ from wildtta.core import Neighbourhood, entropy, region_confidence  # noqa: E402
 
 RESNET, VIT = "timm:resnet50_gn", "timm:vit_base_patch16_224"
 TINY = f"{HERE / 'tiny_speed_model.py'}:build"
-METHODS = ("tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
+METHODS = ("tent", "eta", "eata", "sar", "deyo", "recap", "recap+eta", "recap+sar", "recap+deyo")
 
 CAPTURED = ("tests/test_captured.py", "tests/test_fleet.py::test_captured_equals_eager")
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 DEMO, REAL, README = ROOT / "docs/data/demo.json", ROOT / "docs/data/tiny_imagenet.json", ROOT / "README.md"
 SCENARIOS = {"limited": "one by one", "mixed": "mixed", "shift": "label shift"}
 METHODS = {"source": "not adapting", "tent": "Tent", "eta": "ETA", "eata": "EATA", "sar": "SAR", "deyo": "DeYO", "recap": "ReCAP",
-           "recap+sar": "ReCAP+SAR", "recap+deyo": "ReCAP+DeYO"}  # fmt: skip
+           "recap+eta": "ReCAP+ETA", "recap+sar": "ReCAP+SAR", "recap+deyo": "ReCAP+DeYO"}  # fmt: skip
 
 
 def averages(run: Path) -> dict[str, Any]:

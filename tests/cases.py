@@ -9,7 +9,7 @@ from networks import NETWORKS, images, make
 
 import wildtta
 
-STREAMING = ("tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
+STREAMING = ("tent", "eta", "eata", "sar", "deyo", "recap", "recap+eta", "recap+sar", "recap+deyo")
 """Those that carry what they learn from batch to batch. MEMO forgets with every image: what is said of a stream's parameters, of
 export and of selections does not apply to it, and tests/test_memo.py says what does instead."""
 
@@ -27,6 +27,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "sar": {"margin": 0.7, "recovery": 0.0},
     "deyo": {"threshold": 0.8, "plpd": -0.2},
     "recap": {"tau": 0.2, "threshold": 1.5},
+    "recap+eta": {"tau": 0.2, "margin": 0.7, "redundancy": 0.9},
     "recap+sar": {"tau": 0.2, "margin": 0.7, "recovery": 0.0},
     "recap+deyo": {"tau": 0.2, "threshold": 0.8, "plpd": -0.2},
     "memo": {"views": 3, "lr": 2e-4},
@@ -37,6 +38,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "sar": {"margin": -1.0},
     "deyo": {"plpd": 2.0},
     "recap": {"threshold": -1.0},
+    "recap+eta": {"margin": -1.0},
     "recap+sar": {"margin": -1.0},
     "recap+deyo": {"threshold": -1.0},
 }

@@ -71,10 +71,18 @@ class Reference:
         self.optimiser.step()
 
     def eta(self, images: Tensor, logits: Tensor, shuffled: Callable) -> None:
+        self.diverse(logits, entropy)
+
+    eata = eta
+
+    def recap_eta(self, images: Tensor, logits: Tensor, shuffled: Callable) -> None:
+        self.diverse(logits, self.confidence)
+
+    def diverse(self, logits: Tensor, objective: Callable[[Tensor], Tensor]) -> None:
         h = entropy(logits)
         margin = self.fraction("margin")
         kept = []
-        for i in range(len(images)):
+        for i in range(len(logits)):
             if h[i] < margin:
                 p = logits[i].softmax(0).detach()
                 if self.average_prediction is None:
@@ -89,14 +97,12 @@ class Reference:
         self.average_prediction = (
             mean if self.average_prediction is None else 0.9 * self.average_prediction + 0.1 * mean
         )
-        loss = ((margin - h[kept].detach()).exp() * h[kept]).mean()
+        loss = ((margin - h[kept].detach()).exp() * objective(logits)[kept]).mean()
         if self.method == "eata":
             for parameter, start, importance in zip(self.parameters, self.start, self.options["fisher"], strict=True):
                 loss = loss + self.options["strength"] * (importance * (parameter - start) ** 2).sum()
         loss.backward()
         self.optimiser.step()
-
-    eata = eta
 
     def sar(self, images: Tensor, logits: Tensor, shuffled: Callable) -> None:
         self.sharpness_aware(images, logits, entropy)

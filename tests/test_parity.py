@@ -23,6 +23,7 @@ CASES = {
     "sar": {"lr": 0.02, "rho": 0.05, "recovery": 0.01},
     "deyo": {"lr": 0.01},
     "recap": {"lr": 0.002, "tau": 0.2, "lam": 0.5, "pivot": 0.7},
+    "recap+eta": {"lr": 0.003, "tau": 0.2, "lam": 0.5, "redundancy": 0.9},
     "recap+sar": {"lr": 0.01, "tau": 0.2, "lam": 0.5, "rho": 0.05, "recovery": 0.01},
     "recap+deyo": {"lr": 0.002, "tau": 0.2, "lam": 0.5},
 }

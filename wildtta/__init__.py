@@ -2,7 +2,7 @@
 
 >>> import wildtta
 >>> sorted(wildtta.methods())
-['dda', 'deyo', 'eata', 'eta', 'memo', 'recap', 'recap+deyo', 'recap+sar', 'sar', 'source', 'tent']
+['dda', 'deyo', 'eata', 'eta', 'memo', 'recap', 'recap+deyo', 'recap+eta', 'recap+sar', 'sar', 'source', 'tent']
 """
 
 from wildtta.adapter import Adapter, adapt

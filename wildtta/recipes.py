@@ -348,6 +348,39 @@ def recap(
     )
 
 
+@register("recap+eta")
+def recap_eta(
+    network: Network,
+    *,
+    region: Region,
+    tau: float = 1.2,
+    lam: float = 0.5,
+    lr: Rate | str | None = None,
+    momentum: float = 0.9,
+    margin: float = 0.4,
+    redundancy: float = 0.05,
+    redundancy_decay: float = 0.9,
+    frozen_top: bool = False,
+) -> Method:
+    """ETA with region confidence in the place of entropy. Not in the paper; put together as its other two are.
+
+    ETA's selection and weights stay: by entropy, and by what the stream has been answering. An image that is answered as the
+    last ones were does not teach, so that no class can draw all others to it; and a weight is at most exp(E₀), where ReCAP's
+    own reaches exp(L₀).
+    """
+    method = eta(
+        network,
+        lr=lr,
+        momentum=momentum,
+        margin=margin,
+        redundancy=redundancy,
+        redundancy_decay=redundancy_decay,
+        frozen_top=frozen_top,
+    )
+    method.objective = region_confidence(_around(network, region, tau), lam)
+    return method
+
+
 @register("recap+sar")
 def recap_sar(
     network: Network,

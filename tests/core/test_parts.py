@@ -262,7 +262,7 @@ def test_recap_with_a_vanishing_region_is_weighted_entropy() -> None:
 def test_the_combinations_differ_from_their_hosts_in_the_objective_alone() -> None:
     network = wildtta.Network(make("gn"))
     region = wildtta.Region.estimate(make("gn"), images(60, 90))
-    for host in ("sar", "deyo"):
+    for host in ("eta", "sar", "deyo"):
         one = wildtta.methods()[host].compose(network, lr=0.01)
         two = wildtta.methods()[f"recap+{host}"].compose(network, region=region, lr=0.01)
         for part in ("selection", "weighting", "update", "guards", "layout"):

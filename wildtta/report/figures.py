@@ -42,6 +42,7 @@ _COLOURS = (  # on a light page, on a dark page
     ("#0e7490", "#4cc9e8"),  # cyan
     ("#4d5f1c", "#c3cf86"),  # olive
     ("#9f1239", "#ff8fab"),  # wine
+    ("#b45309", "#f2c14e"),  # amber
 )
 _KNOWN = {
     "source": Style(0, (4.0, 2.0), 1.6),
@@ -51,6 +52,7 @@ _KNOWN = {
     "sar": Style(4, (3.0, 1.2)),
     "deyo": Style(5),
     "recap": Style(6, (), 2.2),
+    "recap+eta": Style(11, (8.0, 1.5), 2.2),
     "recap+sar": Style(7, (5.0, 1.2), 2.2),
     "recap+deyo": Style(8, (), 2.2),
     "memo": Style(9, (1.0, 1.2)),

@@ -53,6 +53,7 @@ _METHODS = {
     "sar": "SAR",
     "deyo": "DeYO",
     "recap": "ReCAP",
+    "recap+eta": "ReCAP+ETA",
     "recap+sar": "ReCAP+SAR",
     "recap+deyo": "ReCAP+DeYO",
 }

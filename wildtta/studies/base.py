@@ -58,7 +58,7 @@ Result = dict[str, Any]
 """The content of a stream's file: cell, result, measured, provenance."""
 
 
-METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+sar", "recap+deyo")
+METHODS = ("source", "tent", "eta", "eata", "sar", "deyo", "recap", "recap+eta", "recap+sar", "recap+deyo")
 """Those that are compared; on the embedded set fewer of them."""
 
 

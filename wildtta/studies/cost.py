@@ -21,6 +21,7 @@ OTHER = {
     "sar": "a second gradient",
     "deyo": "shuffled images",
     "recap": "eq. 10",
+    "recap+eta": "eq. 10, weights",
     "recap+sar": "a second gradient",
     "recap+deyo": "shuffled images",
     "memo": "views",

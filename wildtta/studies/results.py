@@ -18,7 +18,7 @@ from wildtta.studies.study import Study, Summary
 __all__ = ["STUDY"]
 
 FEW = ("source", "tent", "eta", "sar", "deyo", "recap")
-REGIONAL = ("recap", "recap+sar", "recap+deyo")
+REGIONAL = ("recap", "recap+eta", "recap+sar", "recap+deyo")
 
 
 def run(bench: Bench) -> Summary:

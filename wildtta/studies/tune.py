@@ -28,6 +28,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "sar": ({"margin": 0.3}, {"margin": 0.5}),
     "deyo": ({"threshold": 0.4, "margin": 0.3}, {"threshold": 0.6, "margin": 0.5}),
     "recap": ({"threshold": 0.4, "pivot": 0.4}, {"threshold": 0.6, "pivot": 0.5}),
+    "recap+eta": ({"margin": 0.3}, {"margin": 0.5}),
     "recap+sar": ({"margin": 0.3}, {"margin": 0.5}),
     "recap+deyo": ({"threshold": 0.4, "margin": 0.3}, {"threshold": 0.6, "margin": 0.5}),
 }
