@@ -24,7 +24,7 @@ class Spread(NamedTuple):
 
 def synchronise(device: str) -> None:
     if device.startswith("cuda"):
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
 
 
 def spread(values: list[float]) -> Spread:
