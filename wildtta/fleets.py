@@ -135,7 +135,7 @@ class Fleet(nn.Module):
         self._lock = threading.RLock()
         self._checked: Recent[tuple[Any, ...], None] = Recent(64)
         self._places = Places()
-        self._predict_only = False
+        self._frozen = 0  # how many `frozen` are under way: threads may overlap
         self._hyperparameters = hyperparameters
         self._usual = self._compose(hyperparameters)
         if isinstance(self._usual.method, Episodic | Restoring):
@@ -202,12 +202,14 @@ class Fleet(nn.Module):
 
     @contextmanager
     def frozen(self) -> Iterator[Fleet]:
-        """Inside, the fleet predicts only."""
-        before, self._predict_only = self._predict_only, True
+        """Inside, the fleet predicts only, whichever thread asks."""
+        with self._lock:  # but not inside: the others' questions are to be answered
+            self._frozen += 1
         try:
             yield self
         finally:
-            self._predict_only = before
+            with self._lock:
+                self._frozen -= 1
 
     def _answer_each(self, images: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
         """The answers to a batch of each stream's own."""
@@ -270,7 +272,7 @@ class Fleet(nn.Module):
             cohort = self._where[names[0]][0]
             rows = [self._where[name][1] for name in names]
             place = cohort.place(rows)
-            if self._predict_only:
+            if self._frozen:
                 with torch.no_grad():
                     answers.append(cohort.predict(rows, place, images))
             else:
