@@ -2,7 +2,7 @@
 
     python benchmarks/memo.py --out docs/data/memo_glyphs_vit.json --models glyph-vit --views 16 --lr x3 --images 150
     python benchmarks/memo.py --out docs/data/memo_glyphs_resnet.json --models glyph-resnet --views 16 --lr x10 --images 150
-    python benchmarks/memo.py --tiny DATA --out docs/data/memo_tiny.json --views 16         # photographs, the published rate
+    python benchmarks/memo.py --tiny DATA --out docs/data/memo_tiny.json --views 16 --lr x3 --no-crop       # photographs
     python benchmarks/memo.py --out docs/data/memo_tiny.json --table                        # prints what is there, runs nothing
 
 DATA is as for tiny_imagenet.py. docs/memo.md says how the glyphs' rates were chosen.
@@ -61,9 +61,15 @@ class Cell:
             given["lr"] = options["lr"]
         if name not in MODELS:  # a character fills its picture: a crop or a mirror makes another of it
             given |= {"crop": False, "flip": False}
-        self.adapter = wildtta.adapt(self.network, "memo", **given).to(options["device"])
-        self.network.to(options["device"])
+        elif not options["crop"]:
+            given["crop"] = False
+        self.layout = torch.contiguous_format if "cuda" in options["device"] else torch.channels_last
+        self.adapter = wildtta.adapt(self.network, "memo", **given)
+        for module in (self.adapter, self.network):
+            module.to(options["device"], memory_format=self.layout)
         lr = "" if options["lr"] is None else f"|{options['lr']}"
+        if not options["crop"]:
+            lr = (lr or "|x1") + ", no crops"
         self.key = f"{name}|{kind}|{SEVERITY}|{options['views']} views{lr}"
 
     def images(self, places: Tensor) -> Tensor:
@@ -81,6 +87,7 @@ class Cell:
         begun, start = time.perf_counter(), len(result["memo"])
         places = self.places[start : start + count]
         images, labels = self.images(places).to(self.adapter.state["loss"].device), self.labels[places]
+        images = images.contiguous(memory_format=self.layout)
         self.adapter.reset()
         with torch.no_grad():
             plain = self.network(images).argmax(-1).cpu() == labels
@@ -116,6 +123,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=500, help="of each corruption")
     parser.add_argument("--views", type=int, default=64)
     parser.add_argument("--lr", help='instead of the default: a number, or a multiple of the default such as "x10"')
+    parser.add_argument("--no-crop", dest="crop", action="store_false", help="of photographs: views are AugMix alone")
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--kinds", nargs="+")
     parser.add_argument("--at-once", type=int, default=1, help="images side by side")

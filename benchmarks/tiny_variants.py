@@ -28,19 +28,23 @@ STEPS = {
     "deyo": ("deyo", {}),
     "recap": ("recap", {}),
     "recap, 0.4 ln C": ("recap", {"threshold": 0.4, "pivot": 0.4}),
+    "recap+eta": ("recap+eta", {}),
 }
 VARIANTS = {
     "source": ("source", {}),
     "tent": ("tent", {}),
     "eta": ("eta", {}),
+    "eta, 0.6 ln C": ("eta", {"margin": 0.6}),
     "deyo": ("deyo", {}),
     "deyo, lr x0.1": ("deyo", {"lr": "x0.1"}),
+    "recap+eta": ("recap+eta", {}),
+    "recap+eta, 0.6 ln C": ("recap+eta", {"margin": 0.6}),
     "recap": ("recap", {}),
     "recap, lr x0.1": ("recap", {"lr": "x0.1"}),
     "recap, 0.4 ln C": ("recap", {"threshold": 0.4, "pivot": 0.4}),
     "recap, 0.4 ln C, lr x0.1": ("recap", {"threshold": 0.4, "pivot": 0.4, "lr": "x0.1"}),
 }
-"""0.4 ln C stands for both the threshold and the pivot of the weights: what SAR and EATA have for entropy."""
+"""0.4 ln C stands for both the threshold and the pivot of the weights: what SAR and EATA have for entropy; 0.6 ln C for ETA's."""
 
 
 def step(model: torch.nn.Module, batches: Any, method: str, options: dict[str, Any]) -> dict[str, float]:
@@ -70,12 +74,15 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, default=20, help="images of each class, of the second table")
     parser.add_argument("--stream", default="gaussian_noise", help="the corruption of the second table")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--only", choices=["steps", "streams"], help="one of the two tables")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a CPU")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     done: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     if arguments.table:
         print(tables(done))
         return
+    torch.set_num_threads(arguments.threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     clean, labels = (part.to(arguments.device) for part in load_images(arguments.data / "val.tar", arguments.per_class))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device)
@@ -92,7 +99,7 @@ def main() -> None:
             parts = [corrupt(clean[ids] / 255, kind, 5, seeds=ids) for ids in order[:count].split(500)]
             return normalise(torch.cat(parts), name)
 
-        for kind in CORRUPTIONS:
+        for kind in CORRUPTIONS if arguments.only != "streams" else ():
             count = BATCH * arguments.batches
             images = (
                 corrupted(kind, count) if any(f"step|{name}|{kind}|{label}" not in done for label in STEPS) else None
@@ -106,7 +113,7 @@ def main() -> None:
                     save(arguments.out, done)
                     print(key, json.dumps(done[key]), flush=True)
         images = None
-        for label, (method, options) in VARIANTS.items():
+        for label, (method, options) in VARIANTS.items() if arguments.only != "steps" else ():
             key = f"stream|{name}|{arguments.stream}|{label}|{len(labels)}"
             if key not in done:
                 images = corrupted(arguments.stream, len(labels)) if images is None else images

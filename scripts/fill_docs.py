@@ -10,17 +10,21 @@ A page says `<!-- study: NAME -->`, …, `<!-- /study -->`; what is between is w
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 from pathlib import Path
+from statistics import mean
 
 from wildtta.report import published
 from wildtta.report.table import markdown_text
 from wildtta.studies import STUDIES, read_summary
 from wildtta.studies.base import METHODS
 from wildtta.studies.grid import Grid, number
+from wildtta.studies.results import REGIONAL
 
 DOCS = Path(__file__).parent.parent / "docs"
+STREAMS = DOCS / "data" / "tiny_imagenet.json"
 PAGES = {"studies.md": "studies", "results.md": "results"}
 LARGEST = 150_000  # bytes of a figure in the repository
 MISSING = "*Not run yet.*"
@@ -30,6 +34,8 @@ def part(folder: Path, page: str, name: str) -> str:
     """What stands between the marks of one study; results of several kinds are told apart by what follows a dash."""
     if name == "paper":
         return paper().markdown().strip()
+    if name == "streams":
+        return streams(json.loads(STREAMS.read_text()))
     summary = read_summary(folder / name)
     if summary is None:
         return MISSING
@@ -76,6 +82,38 @@ def paper() -> Grid:
         tuple(rows),
         best=tuple(range(1, len(heading))),
     )
+
+
+def streams(cells: dict[str, dict[str, float]]) -> str:
+    """Whole streams of 10,000 photographs at the published rates, without a guard: what was found, and a table."""
+    found = {}
+    for key, cell in cells.items():
+        model, kind, order, method, rate, images, guard = key.split("|")
+        if (rate, images, guard) == ("x1", "10000", "plain"):
+            found.setdefault(model, {}).setdefault(method, {})[kind, order] = cell["accuracy"]
+    lines, heading, columns = [], [""], []
+    for model, by_method in found.items():
+        source = by_method["source"]
+        means = {method: mean(own.values()) for method, own in by_method.items() if own.keys() == source.keys()}
+        ours = max((method for method in means if method in REGIONAL), key=means.__getitem__)
+        rival = max((method for method in means if method not in (*REGIONAL, "source")), key=means.__getitem__)
+        above = {name: sum(by_method[name][place] > source[place] for place in source) for name in (ours, rival)}
+        lines.append(
+            f"- {model}: {ours} {means[ours]:.1f} %, above the source on {above[ours]} of {len(source)} streams; the best entropy "
+            f"method, {rival}, {means[rival]:.1f} %, on {above[rival]}; source {means['source']:.1f} %."
+        )
+        for kind in dict.fromkeys(kind for kind, _ in source):
+            heading.append(f"{model}, {kind.replace('_', ' ')}")
+            columns.append([(model, place) for place in source if place[0] == kind])
+        heading.append(f"{model}, mean")
+        columns.append([(model, place) for place in source])
+    rows = []
+    for method in (name for name in METHODS if any(name in by_method for by_method in found.values())):
+        values = [[found[model].get(method, {}).get(place) for model, place in column] for column in columns]
+        rows.append((method, *(number(None if None in own else mean(own)) for own in values)))
+    note = "Accuracy (%), the mean of a shuffled stream and one ordered by class; no guard, published rates."
+    grid = Grid("Whole streams", tuple(heading), tuple(rows), note, best=tuple(range(1, len(heading))))
+    return "\n".join([*lines, "", grid.markdown().strip()])
 
 
 def filled(text: str, folder: Path, page: str) -> str:

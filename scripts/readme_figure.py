@@ -27,7 +27,8 @@ KEPT, REAL, PICTURE = (
 
 KINDS = ("fog", "impulse_noise", "glass_blur", "gaussian_noise")
 METHODS = {"source": "grey", "tent": "ochre", "sar": "blue", "deyo": "violet", "recap": "red"}
-NAMES = {"source": "not adapting", "tent": "Tent", "sar": "SAR", "deyo": "DeYO", "recap": "ReCAP", "eta": "ETA"}
+NAMES = {"source": "not adapting", "tent": "Tent", "sar": "SAR", "deyo": "DeYO", "recap": "ReCAP", "eta": "ETA",
+         "recap+eta": "ReCAP+ETA"}  # fmt: skip
 DASHES = {"source": (0, (4, 2)), "tent": (0, (1, 1.2)), "sar": (0, (3, 1.2))}
 REACH = 2  # points to each side of a running mean
 
@@ -90,7 +91,8 @@ def draw(kept: dict[str, Any], real: dict[str, Any]) -> None:
     left.set_title("one stream, never reset: the embedded glyphs")
     left.legend(frameon=False, fontsize=7.5, loc="upper left", ncols=2)
 
-    shown = {"source|plain": "grey", "eta|plain": "teal", "recap|plain": "red", "recap|guard": "red"}
+    shown = {"source|plain": "grey", "recap+eta|plain": "blue", "eta|plain": "teal", "recap|plain": "red"}
+    shown["recap|guard"] = "red"
     for key, colour in shown.items():
         method, guard = key.split("|")
         quarters = real[f"resnet50_gn_64|gaussian_noise|shuffled|{method}|x1|10000|{guard}"]["quarters"]
@@ -111,8 +113,8 @@ def draw(kept: dict[str, Any], real: dict[str, Any]) -> None:
     save(
         figure,
         PICTURE,
-        "Left: accuracy along a stream of glyphs under four corruptions; the adapting methods lie above the network that does not "
-        "adapt. Right: on Tiny-ImageNet with a weak source network ETA rises, and ReCAP without a guard falls below it",
+        "Left: accuracy along a stream of glyphs under four corruptions; adapting methods lie above the network that does not "
+        "adapt. Right: Tiny-ImageNet and a weak source network: ReCAP+ETA and ETA rise, ReCAP without a guard falls below it",
     )
 
 

@@ -29,6 +29,13 @@ def test_the_table_on_real_images_comes_from_its_results() -> None:
     assert shown.strip() == module.tables(results).strip()
 
 
+def test_the_reasons_on_real_images_come_from_their_results() -> None:
+    results = json.loads((ROOT / "docs" / "data" / "tiny_variants.json").read_text())
+    page = (ROOT / "docs" / "tiny_imagenet.md").read_text()
+    shown = page.partition("<!-- why -->")[2].partition("<!-- /why -->")[0]
+    assert shown.strip() == load("benchmarks/tiny_variants.py").tables(results).strip()
+
+
 def test_the_count_of_streams_that_lost_is_that_of_the_results() -> None:
     results = json.loads((ROOT / "docs" / "data" / "tiny_imagenet.json").read_text())
     source, lost, ran = {}, {"plain": 0, "guard": 0}, {"plain": 0, "guard": 0}
