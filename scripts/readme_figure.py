@@ -91,8 +91,8 @@ def draw(kept: dict[str, Any], real: dict[str, Any]) -> None:
     left.set_title("one stream, never reset: the embedded glyphs")
     left.legend(frameon=False, fontsize=7.5, loc="upper left", ncols=2)
 
-    shown = {"source|plain": "grey", "recap+eta|plain": "blue", "eta|plain": "teal", "recap|plain": "red"}
-    shown["recap|guard"] = "red"
+    shown = {"source|plain": "grey", "recap+eta|plain": "blue", "eta|plain": "teal"}
+    shown |= {"recap|plain": "red", "recap|guard": "red"}
     for key, colour in shown.items():
         method, guard = key.split("|")
         quarters = real[f"resnet50_gn_64|gaussian_noise|shuffled|{method}|x1|10000|{guard}"]["quarters"]

@@ -365,8 +365,8 @@ def recap_eta(
     """ETA with region confidence in the place of entropy. Not in the paper; put together as its other two are.
 
     ETA's selection and weights stay: by entropy, and by what the stream has been answering. An image that is answered as the
-    last ones were does not teach, so that no class can draw all others to it; and a weight is at most exp(E₀), where ReCAP's
-    own reaches exp(L₀).
+    last ones were does not teach, so that one class does not easily draw all others to it; and a weight is at most exp(E₀),
+    where ReCAP's own reaches exp(L₀).
     """
     method = eta(
         network,
